@@ -193,9 +193,17 @@ fn ways() -> Vec<(&'static str, Availability)> {
         ("fast path", is(fastpath::shared_memory(), "shared memory between two tidegates: --fast-path")),
         ("sockmap", is(fastpath::sockmap(), "for unmodified programs: tidegate fastpath")),
         ("busy polling", cards()),
+        ("datagrams", datagrams()),
     ];
     ways.extend(extensions);
     ways
+}
+
+/// The models on which `serve udp` runs here.
+fn datagrams() -> Availability {
+    let models = Model::ALL.into_iter().filter(|model| model.serves_datagrams().is_available());
+    let names: Vec<_> = models.map(Model::name).collect();
+    Availability::Available(format!("on {}: serve udp --model", names.join(", ")))
 }
 
 /// Network cards, which `busy_poll` is about.

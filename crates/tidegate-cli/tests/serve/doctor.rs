@@ -42,7 +42,7 @@ fn programs_read_json() {
     assert_eq!(doctor["auto"]["model"], Model::best().model.name());
     let ways = doctor["ways"].as_array().unwrap();
     let names: Vec<_> = ways.iter().map(|way| way["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["fast path", "sockmap", "busy polling"]);
+    assert_eq!(names, ["fast path", "sockmap", "busy polling", "datagrams"]);
     assert!(ways.iter().all(|way| way["available"].is_boolean() && way["remark"].is_string()));
     assert_eq!(ways[0]["available"], cfg!(target_os = "linux"));
     let limits = doctor["limits"].as_array().unwrap();

@@ -43,9 +43,14 @@ pub struct LeftOut {
 /// Separates available models from unavailable ones.
 #[must_use]
 pub fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
+    contestants_by(wanted, Model::availability)
+}
+
+/// The same where the question is another one.
+fn contestants_by(wanted: &[Model], ask: fn(Model) -> Availability) -> (Vec<Model>, Vec<LeftOut>) {
     let (mut here, mut out) = (Vec::new(), Vec::new());
     for &model in wanted {
-        match model.availability() {
+        match ask(model) {
             Availability::Available(_) => here.push(model),
             Availability::Unavailable(why) => out.push(LeftOut { model: model.to_string(), why }),
         }

@@ -11,7 +11,7 @@ use tidegate::{DatagramPath, Model};
 use tidegate_load::verdict::Verdict;
 
 use super::round::assessed;
-use super::{LeftOut, PATIENCE, ResultFile, Server, contestants, interleave};
+use super::{LeftOut, PATIENCE, ResultFile, Server, contestants_by, interleave};
 use crate::process::{Process, cpus, shown};
 use crate::sample::cpu_s;
 use crate::spread::Spread;
@@ -44,10 +44,15 @@ impl Settings {
             .filter(|path| path.availability().is_available())
     }
 
+    /// Those of the models that serve datagrams here, and why the others do not.
+    fn contestants(&self) -> (Vec<Model>, Vec<LeftOut>) {
+        contestants_by(&self.models, Model::serves_datagrams)
+    }
+
     /// The number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
-        let rows: usize = contestants(&self.models).0.into_iter().map(|m| Self::paths(m).count()).sum();
+        let rows: usize = self.contestants().0.into_iter().map(|m| Self::paths(m).count()).sum();
         rows * self.sizes.len() * self.repeats
     }
 }
@@ -91,7 +96,7 @@ pub struct Table {
     pub repeats: usize,
     /// Rows, models in order, then sizes, then paths.
     pub rows: Vec<Row>,
-    /// Models that are unavailable.
+    /// Models that are unavailable, or have no datagrams.
     pub left_out: Vec<LeftOut>,
     /// Runs that failed.
     pub failed: Vec<LeftOut>,
@@ -107,7 +112,7 @@ struct Run {
 
 /// Measures all rows; within each repeat the paths alternate.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
-    let (models, left_out) = contestants(&settings.models);
+    let (models, left_out) = settings.contestants();
     let mut table = Table {
         window_s: settings.window.as_secs_f64(),
         repeats: settings.repeats,

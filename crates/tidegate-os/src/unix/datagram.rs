@@ -240,6 +240,12 @@ pub(crate) fn segment_of(_: &[u8]) -> Option<usize> {
     None
 }
 
+/// Whether an error says that an earlier datagram did not get where it was to go: no news of the socket (`udp(7)`,
+/// ECONNREFUSED).
+pub fn is_report(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::ConnectionRefused
+}
+
 /// What one receive brought: one datagram, or several joined ones of one peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival<'a> {

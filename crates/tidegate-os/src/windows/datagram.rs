@@ -4,21 +4,28 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use windows_sys::Win32::Foundation::{ERROR_OPERATION_ABORTED, HANDLE};
-use windows_sys::Win32::Networking::WinSock::WSAEINTR;
+use windows_sys::Win32::Networking::WinSock::{SIO_UDP_CONNRESET, WSAEINTR, WSAEMSGSIZE, WSAENETRESET};
 use windows_sys::Win32::System::IO::CancelIoEx;
+use windows_sys::core::BOOL;
 
 use super::descriptor::{AsRawFd, OwnedFd, RawFd};
 use super::poll::{PollSet, Readiness};
 use super::socket::Blocking;
+use super::winsock::control;
 pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, PortSharing};
 
 /// A UDP socket.
 #[derive(Debug)]
-pub struct DatagramSocket(Socket);
+pub struct DatagramSocket {
+    socket: Socket,
+    /// A [`DatagramQueue`](super::overlapped::DatagramQueue) has it, or had.
+    is_claimed: AtomicBool,
+}
 
 fn refused(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
@@ -37,7 +44,7 @@ impl DatagramSocket {
         let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
         prepare(&socket, options)?;
         socket.bind(&addr.into())?;
-        Ok(Self(socket))
+        Ok(Self { socket, is_claimed: AtomicBool::new(false) })
     }
 
     /// A socket that talks to one peer only.
@@ -45,7 +52,7 @@ impl DatagramSocket {
         let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
         prepare(&socket, options)?;
         socket.connect(&to.into())?;
-        Ok(Self(socket))
+        Ok(Self { socket, is_claimed: AtomicBool::new(false) })
     }
 
     /// Refuses: no socket is handed over here.
@@ -65,31 +72,30 @@ impl DatagramSocket {
 
     /// The address it is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()?.as_socket().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
+        self.socket.local_addr()?.as_socket().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
     }
 
     /// Bytes of kernel memory that may wait to be received (`SO_RCVBUF`).
     pub fn receive_buffer(&self) -> io::Result<usize> {
-        self.0.recv_buffer_size()
+        self.socket.recv_buffer_size()
     }
 
     /// Wakes every thread that sleeps in a receive of this socket: it returns an [arrival](Inbox::get) from nobody.
     /// From now on calls take what has arrived, and do not sleep. (Its receiving side is not shut down: that would lose
     /// what has arrived.)
     pub fn wake_receivers(&self) {
-        let _ = self.0.set_nonblocking(true); // first: who begins to receive after this does not sleep
+        let _ = self.socket.set_nonblocking(true); // first: who begins to receive after this does not sleep
         // SAFETY: the socket is open for the call, and no operation of it has memory of ours.
-        unsafe { CancelIoEx(self.0.as_raw_socket() as HANDLE, std::ptr::null()) };
+        unsafe { CancelIoEx(self.socket.as_raw_socket() as HANDLE, std::ptr::null()) };
     }
 
     /// Receives one datagram into `inbox`, and returns that it is one.
     pub fn receive(&self, inbox: &mut Inbox, _most: usize) -> io::Result<usize> {
         inbox.got = false;
         loop {
-            match self.0.recv_from(&mut inbox.room) {
+            match self.socket.recv_from(&mut inbox.room) {
                 Ok((bytes, from)) => inbox.note(bytes, from.as_socket()),
-                // An earlier datagram found nobody: no news of this socket (`recvfrom`, WSAECONNRESET).
-                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => continue,
+                Err(e) if is_report(&e) => continue,
                 Err(e) if is_woken(&e) => inbox.note(0, None),
                 Err(e) => return Err(e),
             }
@@ -108,8 +114,8 @@ impl DatagramSocket {
             return Err(refused("the kernel cuts messages on Linux only"));
         }
         let sent = match message.to {
-            Some(to) => self.0.send_to(message.bytes, &to.into()),
-            None => self.0.send(message.bytes),
+            Some(to) => self.socket.send_to(message.bytes, &to.into()),
+            None => self.socket.send(message.bytes),
         };
         sent.map(|_| 1)
     }
@@ -121,10 +127,46 @@ impl DatagramSocket {
         Ok(set.wait(timeout)? > 0)
     }
 
+    /// Gives it to a queue of operations, for good: from then on what it reports is of that queue, so that a second one
+    /// would free what is the first one's.
+    pub(super) fn claim(&self) -> io::Result<()> {
+        if self.is_claimed.swap(true, Ordering::Relaxed) {
+            return Err(refused("the socket has a queue of operations, and cannot have a second one"));
+        }
+        Ok(())
+    }
+
+    /// Has no report of the system that an earlier datagram found nobody (`SIO_UDP_CONNRESET`). Where that is not
+    /// taken, receives fail with such reports.
+    pub(super) fn refuse_reports(&self) {
+        let off: BOOL = 0;
+        // SAFETY: nothing comes back.
+        let _ = unsafe { control(&self.socket, SIO_UDP_CONNRESET, &off, &mut ()) };
+    }
+
+    /// Receives one datagram without waiting: how many of its bytes are in `into`, and who sent it. That is not known
+    /// of one that is longer, whose rest is lost.
+    pub(super) fn receive_into(&self, into: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>)> {
+        let length = into.len();
+        // SAFETY: `recv_from` writes bytes, and nothing that would leave one uninitialised.
+        let room = unsafe { &mut *(std::ptr::from_mut(into) as *mut [MaybeUninit<u8>]) };
+        match self.socket.recv_from(room) {
+            Ok((bytes, from)) => Ok((bytes, from.as_socket())),
+            Err(e) if e.raw_os_error() == Some(WSAEMSGSIZE) => Ok((length, None)),
+            Err(e) => Err(e),
+        }
+    }
+
     /// A second handle to it, for a library that brings its own loop.
     pub fn to_std(&self) -> io::Result<std::net::UdpSocket> {
-        Ok(self.0.try_clone()?.into())
+        Ok(self.socket.try_clone()?.into())
     }
+}
+
+/// Whether an error says that an earlier datagram did not get where it was to go: no news of the socket (`recvfrom`,
+/// WSAECONNRESET and WSAENETRESET).
+pub fn is_report(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::ConnectionReset || e.raw_os_error() == Some(WSAENETRESET)
 }
 
 /// After [`DatagramSocket::wake_receivers`].
@@ -134,13 +176,13 @@ fn is_woken(e: &io::Error) -> bool {
 
 impl AsSocket for DatagramSocket {
     fn as_socket(&self) -> BorrowedSocket<'_> {
-        self.0.as_socket()
+        self.socket.as_socket()
     }
 }
 
 impl AsRawFd for DatagramSocket {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_socket()
+        self.socket.as_raw_socket()
     }
 }
 

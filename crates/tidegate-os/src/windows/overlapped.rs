@@ -6,8 +6,10 @@
 //! field no longer says *pending* and the [`Notify`] has said so.
 
 mod calls;
+mod datagram;
 mod queue;
 mod sends;
+mod table;
 mod told;
 
 use std::cell::{Cell, RefCell};
@@ -34,6 +36,8 @@ pub use crate::transmit::Parts;
 use crate::transmit::Transmission;
 #[cfg(test)]
 pub(super) use calls::is_open;
+use datagram::DatagramData;
+pub use datagram::{Datagram, DatagramDone, DatagramQueue, is_aborted};
 pub use queue::Queue;
 
 /// What only a queue has: without it nobody can ask a [`Notify`] for what has ended, or be one.
@@ -97,6 +101,8 @@ pub(super) enum OperationData {
     Accept(Accept),
     /// A socket on its way to being used again.
     Disconnect(Socket),
+    /// Of a [`DatagramQueue`].
+    Datagram(DatagramData),
 }
 
 /// A connection that is awaited.
@@ -146,7 +152,7 @@ impl Operation {
 
     /// Whether it is a receive.
     pub(super) fn receives(&self) -> bool {
-        matches!(self.held, OperationData::Receive(_))
+        matches!(self.held, OperationData::Receive(_) | OperationData::Datagram(DatagramData::Receive(_)))
     }
 
     /// Whether it is a send.

@@ -52,6 +52,13 @@ impl Pool {
         self.free.push(buffer.index);
     }
 
+    /// Leaves its memory where it is, for good: the kernel may still write there.
+    pub(super) fn leak(&mut self) {
+        if let Ok(small) = Self::new(1, 4096, Residence::Pageable) {
+            std::mem::forget(std::mem::replace(self, small));
+        }
+    }
+
     /// Buffers there are, and that nobody has.
     pub(super) fn count(&self) -> (usize, usize) {
         (self.count, self.free.len())

@@ -44,6 +44,15 @@ impl Model {
         }
     }
 
+    /// Whether a [`DatagramServer`](crate::DatagramServer) can run on it here.
+    #[must_use]
+    pub fn serves_datagrams(self) -> Availability {
+        match (self.availability(), super::datagram::serves(self)) {
+            (Availability::Available(_), Err(why)) => Availability::Unavailable(why.into()),
+            (here, _) => here,
+        }
+    }
+
     /// Whether servers on this model and on `other`, in two processes, can accept from one and the same listening
     /// socket.
     ///

@@ -93,7 +93,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     }
     /// On `uring` rounded up to a power of two.
     batch: usize = 64 => {
-        what: "Datagrams of one receive or send call on the paths batched and gso; on uring receive buffers of each thread",
+        what: "Datagrams of one receive or send call on the paths batched and gso; on uring, iocp and overlapped receive buffers of each thread",
         cost: "this many receive buffers for each thread, of which only touched pages use memory",
         option: Some("batch"),
         unit: Count,
@@ -109,9 +109,8 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
         range: Within(1, 65_536),
         change: Fixed,
         on: &[
-            (&[Blocking, Pool, Select, Poll, Epoll, Tokio], Kept),
-            (WINDOWS, Kept),
-            (&[Uring], NoEffect("the kernel receives on its own; what it has received is served in one go")),
+            (&[Blocking, Pool, Select, Poll, Epoll, Tokio, AsyncSelect, EventSelect], Kept),
+            (COMPLETION, NoEffect("the kernel receives on its own; what it has received is served in one go")),
         ],
     }
     /// The default is the most that UDP carries.

@@ -123,10 +123,7 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
     fn choose(&self) -> Result<(Model, DatagramPath), StartError> {
         self.policy.check()?;
         let model = self.model.unwrap_or_else(datagram::best);
-        if let Availability::Unavailable(why) = model.availability() {
-            return Err(StartError::Unavailable { model, why });
-        }
-        if let Err(why) = datagram::serves(model) {
+        if let Availability::Unavailable(why) = model.serves_datagrams() {
             return Err(StartError::Unavailable { model, why });
         }
         engine::check_datagrams(model, &self.policy)?;

@@ -107,6 +107,24 @@ impl tidegate::DatagramService for ManyLetters {
     }
 }
 
+/// However many receives a thread has, and whichever of them is reported first.
+#[test]
+fn a_peer_is_answered_in_the_order_in_which_it_has_sent() {
+    everywhere("order", |model, policy| {
+        let server = start(model, policy, LOCALHOST, |_| Echo);
+        let peer = peer(&server);
+        for round in 0..20u8 {
+            for n in 0..50u8 {
+                peer.send(&[round, n]).unwrap();
+            }
+            for n in 0..50u8 {
+                assert_eq!(take(&peer), [round, n], "on {model}");
+            }
+        }
+        assert_eq!(end(server).datagrams_out, 1000);
+    });
+}
+
 #[test]
 fn several_threads_serve_many_peers_and_each_peer_in_order() {
     everywhere("threads", |model, policy| {

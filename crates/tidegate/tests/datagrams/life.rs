@@ -10,14 +10,33 @@ use crate::kit::*;
 #[test]
 fn a_stop_wakes_every_thread_that_has_nothing_to_do() {
     everywhere("silent stop", |model, policy| {
-        let policy = DatagramPolicy { threads: NonZeroUsize::new(3), ..policy };
-        if !has_threads(model) {
-            return refuses_threads(model, policy);
-        }
+        let threads = if has_threads(model) { 3 } else { 1 };
+        let policy = DatagramPolicy { threads: NonZeroUsize::new(threads), ..policy };
         let server = start(model, policy, LOCALHOST, |_| Echo);
         assert!(!server.is_broken());
         let stats = end(server);
         assert_eq!((stats.datagrams_in, stats.receive_errors), (0, 0), "{model}: {stats:?}");
+    });
+}
+
+/// What it has received is answered; what it has not is left where it is, and is no error.
+#[test]
+fn who_leaves_receives_nothing_more_and_answers_what_it_has() {
+    everywhere("leave", |model, policy| {
+        let server = start(model, policy, LOCALHOST, |_| Echo);
+        let peer = peer(&server);
+        assert_eq!(ask(&peer, b"hello"), b"hello", "on {model}");
+        server.leave();
+        for _ in 0..20 {
+            let _ = peer.send(b"too late, perhaps"); // refused once the socket is closed
+        }
+        let stats = server.join();
+        assert_eq!(
+            (stats.datagrams_out, stats.receive_errors),
+            (stats.datagrams_in, 0),
+            "{model}: {stats:?}"
+        );
+        assert!((1..=21).contains(&stats.datagrams_in), "{model}: {stats:?}");
     });
 }
 
@@ -36,6 +55,26 @@ fn a_stop_serves_what_has_arrived() {
         assert_eq!((stats.datagrams_in, stats.datagrams_out), (50, 50), "{model}: {stats:?}");
         for n in 0..50u8 {
             assert_eq!(take(&peer), [n]);
+        }
+    });
+}
+
+/// A stop with more in the socket than a thread can have received, and answers that are still on their way.
+#[test]
+fn a_stop_serves_what_no_receive_has_taken_yet() {
+    everywhere("stop with a full socket", |model, policy| {
+        let policy = DatagramPolicy { batch: 4, replies: 8, ..policy };
+        let server = DatagramServer::new(|_| Echo).model(model).policy(policy);
+        let bound = server.bind((LOCALHOST, 0).into()).unwrap();
+        let peer = UdpSocket::bind((LOCALHOST, 0)).unwrap();
+        peer.connect(bound.local_addr()).unwrap();
+        for n in 0..100u8 {
+            peer.send(&[n]).unwrap();
+        }
+        let stats = end(bound.start().unwrap());
+        assert_eq!((stats.datagrams_in, stats.datagrams_out), (100, 100), "{model}: {stats:?}");
+        for n in 0..100u8 {
+            assert_eq!(take(&peer), [n], "on {model}");
         }
     });
 }

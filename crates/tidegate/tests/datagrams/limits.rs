@@ -107,7 +107,7 @@ fn what_cannot_be_is_refused_with_a_way_out() {
     if Model::Uring.availability().is_available() {
         assert!(refusal(Model::Uring, batched).contains("choose plain or gso"));
     }
-    assert!(refusal(Model::Iocp, DatagramPolicy::default()).contains("iocp is unavailable"));
+    assert!(refusal(Model::Rio, DatagramPolicy::default()).contains("rio is unavailable"));
     let contradicting = DatagramPolicy { reply_bytes: 1, ..Default::default() };
     assert!(refusal(Model::Poll, contradicting).contains("raise reply_bytes"));
 }

@@ -7,9 +7,8 @@ use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use slab::Slab;
 use socket2::{Domain, SockAddr, Socket};
-use windows_sys::Win32::Foundation::{ERROR_IO_PENDING, HANDLE};
+use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::Networking::WinSock::{WSABUF, WSARecv};
 use windows_sys::Win32::System::IO::CancelIoEx;
 
@@ -21,6 +20,7 @@ use super::super::socket::{Listener, address};
 use super::super::winsock::{check, handle, last_error};
 use super::calls::{cancel, connected_for, domain};
 use super::sends::Sends;
+use super::table::Table;
 use super::{
     ADDRESS_BYTES, Accept, AcceptAt, Closing, Done, Notify, Operation, OperationData, Outcome, Overlapped,
     QueueSetup, SocketKind, seal::OfQueue,
@@ -30,10 +30,8 @@ use crate::reuse::{self, Shelf};
 
 /// A thread's operations.
 pub struct Queue<N: Notify> {
-    pub(super) notify: N,
+    pub(super) table: Table<N>,
     pub(super) extensions: Extensions,
-    pub(super) operations: Slab<Box<Operation>>,
-    pub(super) ended: VecDeque<usize>,
     /// Outcomes that no operation has: first data, and calls that failed at once.
     pub(super) ready: VecDeque<Done>,
     /// Sends that were not taken, and their sockets.
@@ -61,10 +59,8 @@ impl<N: Notify> Queue<N> {
             shelf.give_up(why);
         }
         Ok(Self {
-            notify,
+            table: Table::new(notify),
             extensions,
-            operations: Slab::new(),
-            ended: VecDeque::new(),
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
             pool: Pool::new(setup.buffers, setup.buffer_bytes, setup.residence)?,
@@ -84,47 +80,21 @@ impl<N: Notify> Queue<N> {
 
     /// Reports its completions.
     pub fn notify(&self) -> &N {
-        &self.notify
+        &self.table.notify
     }
 
     pub(in crate::windows) fn notify_mut(&mut self) -> &mut N {
-        &mut self.notify
+        &mut self.table.notify
     }
 
-    /// Puts an operation into the table and its address into the kernel's hands by `call`, which returns whether it was
-    /// taken.
+    /// Puts an operation into the table and hands it over by `call`, which is lent what calls need.
     pub(super) fn submit(
         &mut self,
-        (key, socket): (u64, RawFd),
+        id: (u64, RawFd),
         held: OperationData,
         call: impl FnOnce(&mut Operation, &Pool, &Extensions) -> io::Result<()>,
     ) -> Result<usize, (OperationData, io::Error)> {
-        let vacant = self.operations.vacant_entry();
-        let place = vacant.key();
-        // SAFETY: integers and handles: all zeroes are a value.
-        let overlapped = unsafe { std::mem::zeroed() };
-        let home = std::ptr::null_mut();
-        let operation = vacant.insert(Box::new(Operation {
-            overlapped,
-            place,
-            home,
-            event: None,
-            key,
-            socket: Some(socket),
-            is_followed: false,
-            polls: false,
-            held,
-        }));
-        self.notify.prepare(operation);
-        match call(operation, &self.pool, &self.extensions) {
-            Ok(()) => Ok(place),
-            Err(e) if e.raw_os_error() == Some(ERROR_IO_PENDING as i32) => Ok(place),
-            Err(e) => {
-                let operation = self.operations.remove(place);
-                self.notify.finished(&operation);
-                Err((operation.held, e))
-            }
-        }
+        self.table.submit(id, held, |operation| call(operation, &self.pool, &self.extensions))
     }
 
     /// Posts an accept, which completes then.
@@ -132,7 +102,7 @@ impl<N: Notify> Queue<N> {
     /// With a socket that had a connection before, if one is kept. Should the system take none, none is kept from then
     /// on.
     pub fn accept(&mut self, door: &Arc<N::Acceptor>, key: u64, at: AcceptAt) {
-        self.notify.join(door);
+        self.table.notify.join(door);
         let listener = &N::listener(door);
         let used = self.shelf.take();
         let was_used = used.is_some();
@@ -197,7 +167,7 @@ impl<N: Notify> Queue<N> {
             Some(socket) => socket, // it reports here already
             None => {
                 let socket = registered::open(domain(&**listener)?, self.sockets)?;
-                self.notify.attach(socket.as_socket(), OfQueue(()))?;
+                self.table.notify.attach(socket.as_socket(), OfQueue(()))?;
                 socket
             }
         };
@@ -228,7 +198,7 @@ impl<N: Notify> Queue<N> {
         };
         socket.bind(&from.unwrap_or(any).into())?; // ConnectEx wants a bound socket
         before(&socket.as_socket())?;
-        self.notify.attach(socket.as_socket(), OfQueue(()))?;
+        self.table.notify.attach(socket.as_socket(), OfQueue(()))?;
         let (fd, address) = (socket.as_raw_socket(), SockAddr::from(to));
         let submitted = self.submit((key, fd), OperationData::Nothing, |operation, _, extensions| {
             // SAFETY: the socket is open and bound; the address is copied by the call; the OVERLAPPED is owned by the
@@ -310,9 +280,11 @@ impl<N: Notify> Queue<N> {
         match submitted {
             Ok(place) => {
                 let mut armed = socket.armed.borrow_mut();
-                armed.retain(|&place| self.operations.get(place).is_some_and(|other| other.is_armed_on(fd)));
+                armed.retain(|&place| {
+                    self.table.operations.get(place).is_some_and(|other| other.is_armed_on(fd))
+                });
                 armed.push(place);
-                self.operations.get_mut(place).map(Box::as_mut)
+                self.table.operations.get_mut(place).map(Box::as_mut)
             }
             Err((held, e)) => {
                 self.release(held);
@@ -330,7 +302,8 @@ impl<N: Notify> Queue<N> {
     /// Whether a receive can be posted behind those that are armed on a socket: it has a buffer, and so have they. One
     /// that only waits for data would take that behind those which were posted after it.
     pub fn may_receive_ahead(&self, socket: &Overlapped) -> bool {
-        let fill = |place: &usize| self.operations.get(*place).is_none_or(|operation| operation.has_buffer());
+        let fill =
+            |place: &usize| self.table.operations.get(*place).is_none_or(|operation| operation.has_buffer());
         self.pins() && !socket.has_first() && socket.armed.borrow().iter().all(fill)
     }
 
@@ -372,7 +345,7 @@ impl<N: Notify> Queue<N> {
     /// Ends the receives that are armed on a socket; they still complete.
     pub fn stop_receiving(&self, socket: &Overlapped) {
         self.check(socket);
-        for operation in socket.armed.borrow().iter().filter_map(|&place| self.operations.get(place)) {
+        for operation in socket.armed.borrow().iter().filter_map(|&place| self.table.operations.get(place)) {
             // The place may have been given to another operation since; but no other socket has this handle while it is
             // open.
             if operation.is_armed_on(socket.raw()) {
@@ -389,7 +362,7 @@ impl<N: Notify> Queue<N> {
 
     /// Ends all accepts; each still completes, and its socket is closed then and not before.
     pub fn stop_accepting(&self) {
-        for (_, operation) in &self.operations {
+        for (_, operation) in &self.table.operations {
             if let OperationData::Accept(accept) = &operation.held {
                 cancel(accept.listener.as_raw_fd(), &operation.overlapped);
             }
@@ -399,7 +372,7 @@ impl<N: Notify> Queue<N> {
     /// Ends accepts whose connection has stood for `limit` without a byte (`SO_CONNECT_TIME`); each completes as
     /// aborted.
     pub fn drop_silent(&self, limit: Duration) {
-        for (_, operation) in &self.operations {
+        for (_, operation) in &self.table.operations {
             if let OperationData::Accept(accept) = &operation.held
                 && accept.first.is_some()
                 && connected_for(&accept.socket).is_some_and(|time| time >= limit)
@@ -420,7 +393,7 @@ impl<N: Notify> Queue<N> {
         let sends = self.sends.forget(socket.raw());
         for &place in socket.armed.borrow().iter().chain(&sends) {
             // The place may have been given to an operation of another socket since.
-            if let Some(operation) = self.operations.get_mut(place)
+            if let Some(operation) = self.table.operations.get_mut(place)
                 && operation.socket == Some(socket.raw())
             {
                 operation.socket = None; // its handle may soon be another's
@@ -453,7 +426,7 @@ impl<N: Notify> Queue<N> {
 
     /// Ends what may take as long as TIME_WAIT does.
     pub(super) fn stop_disconnecting(&self) {
-        for (_, operation) in &self.operations {
+        for (_, operation) in &self.table.operations {
             if let OperationData::Disconnect(socket) = &operation.held {
                 cancel(socket.as_raw_socket(), &operation.overlapped);
             }
@@ -473,7 +446,7 @@ impl<N: Notify> Queue<N> {
             OperationData::Accept(accept) => Some(accept.socket.as_raw_socket()),
             _ => None,
         };
-        self.operations.iter().filter_map(|(_, operation)| socket(operation)).collect()
+        self.table.operations.iter().filter_map(|(_, operation)| socket(operation)).collect()
     }
 
     /// Gives back what an operation had that was not taken.
@@ -484,7 +457,8 @@ impl<N: Notify> Queue<N> {
             OperationData::Nothing
             | OperationData::Send(_)
             | OperationData::Transmit(_)
-            | OperationData::Disconnect(_) => None,
+            | OperationData::Disconnect(_)
+            | OperationData::Datagram(_) => None,
         };
         if let Some(buffer) = buffer {
             self.pinned -= 1;

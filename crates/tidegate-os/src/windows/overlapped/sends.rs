@@ -70,7 +70,8 @@ impl<N: Notify> Queue<N> {
         self.check(socket);
         let fd = socket.raw();
         let before = self.sends.of(fd).last().copied();
-        let in_part = |place| self.operations.get(place).is_some_and(|operation| operation.sends_in_part());
+        let in_part =
+            |place| self.table.operations.get(place).is_some_and(|operation| operation.sends_in_part());
         if self.sends.refused.contains_key(&fd) || before.is_some_and(in_part) {
             return self.refuse(fd, key, (Ok(0), Some(payload)));
         }
@@ -105,7 +106,7 @@ impl<N: Notify> Queue<N> {
         match submitted {
             Ok(place) => {
                 self.sends.in_flight.entry(fd).or_default().push(place);
-                if let Some(before) = before.and_then(|place| self.operations.get_mut(place)) {
+                if let Some(before) = before.and_then(|place| self.table.operations.get_mut(place)) {
                     before.is_followed = true;
                 }
             }
@@ -147,9 +148,9 @@ impl<N: Notify> Queue<N> {
     /// A send on the same socket that has ended before this receive, but was not reported yet: the answer to it, or a
     /// reset, may end the connection, and then nobody would count what was sent.
     pub(super) fn send_to_be_told_first(&self, place: usize) -> Option<usize> {
-        let receive = self.operations.get(place).filter(|operation| operation.receives())?;
+        let receive = self.table.operations.get(place).filter(|operation| operation.receives())?;
         let has_ended =
-            |send: &usize| self.operations.get(*send).is_some_and(|operation| operation.has_ended());
+            |send: &usize| self.table.operations.get(*send).is_some_and(|operation| operation.has_ended());
         self.sends.of(receive.socket?).iter().copied().find(has_ended)
     }
 
@@ -159,8 +160,8 @@ impl<N: Notify> Queue<N> {
             self.sends.came_back(socket, place);
         }
         for receive in self.held_back.remove(&place).into_iter().flatten().rev() {
-            self.ended.retain(|&other| other != receive); // it may have been found again
-            self.ended.push_front(receive);
+            self.table.ended.retain(|&other| other != receive); // it may have been found again
+            self.table.ended.push_front(receive);
         }
     }
 }

@@ -1,28 +1,27 @@
 //! Operations that have ended, and what became of them.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::descriptor::RawFd;
-use super::super::pages::Residence;
-use super::super::pool::{Buffer, Pool};
+use super::super::pool::Buffer;
 use super::super::socket::{is_exhaustion, is_lost_connection};
 use super::super::status;
 use super::calls::{confirm_end, connected, receive_now, update_accepted};
 use super::queue::Queue;
-use super::seal::OfQueue;
+use super::table::end_all;
 use super::{Accept, BEHIND, Done, Notify, Operation, OperationData, Outcome, Overlapped, Payload, WOKEN};
 
 impl<N: Notify> Queue<N> {
     /// Waits until something has ended, or an outcome is there anyway.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let has_more = !self.ready.is_empty() || !self.refusals.is_empty() || !self.ended.is_empty();
+        let has_more = !self.ready.is_empty() || !self.refusals.is_empty() || !self.table.ended.is_empty();
         let timeout = if has_more { Some(Duration::ZERO) } else { timeout };
-        self.notify.wait(timeout, &self.operations, &mut self.ended, OfQueue(()))?;
+        self.table.wait(timeout)?;
         // Sends are reported before what the peer answered to them: an answer, or a reset, may end the connection.
         let receives =
-            |place: &usize| self.operations.get(*place).is_some_and(|operation| operation.receives());
-        self.ended.make_contiguous().sort_by_key(receives);
+            |place: &usize| self.table.operations.get(*place).is_some_and(|operation| operation.receives());
+        self.table.ended.make_contiguous().sort_by_key(receives);
         Ok(())
     }
 
@@ -40,7 +39,7 @@ impl<N: Notify> Queue<N> {
             return Some(done);
         }
         loop {
-            let place = self.ended.pop_front()?;
+            let place = self.table.ended.pop_front()?;
             if place == WOKEN {
                 return Some(Done { key: 0, outcome: Outcome::Woken });
             }
@@ -51,12 +50,11 @@ impl<N: Notify> Queue<N> {
                 self.held_back.entry(send).or_default().push(place);
                 continue;
             }
-            let operation = self.operations.try_remove(place)?;
-            self.notify.finished(&operation);
+            let operation = self.table.take(place)?;
             if operation.sends() {
                 self.send_is_told(place, operation.socket);
             }
-            if let Some(done) = self.finish(*operation) {
+            if let Some(done) = self.finish(operation) {
                 return Some(done);
             }
         }
@@ -85,6 +83,7 @@ impl<N: Notify> Queue<N> {
                 self.shelf.arrive(result.is_ok().then_some(socket));
                 return None;
             }
+            OperationData::Datagram(_) => return None, // another kind of queue has those
         };
         Some(Done { key, outcome: if is_followed { Self::followed(outcome) } else { outcome } })
     }
@@ -181,27 +180,21 @@ impl<N: Notify> Queue<N> {
     }
 }
 
-/// How long a queue that goes waits for what it has in flight.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 impl<N: Notify> Drop for Queue<N> {
     fn drop(&mut self) {
         self.stop_accepting();
         self.stop_disconnecting();
-        let deadline = Instant::now() + PATIENCE;
-        while !self.operations.is_empty() && Instant::now() < deadline {
-            if self.wait(Some(Duration::from_millis(100))).is_err() {
-                break;
-            }
-            while self.next().is_some() {}
-        }
-        if !self.operations.is_empty() {
-            // The kernel may still write there.
-            std::mem::forget(std::mem::take(&mut self.operations));
-            let pool = Pool::new(1, 4096, Residence::Pageable);
-            if let Ok(small) = pool {
-                std::mem::forget(std::mem::replace(&mut self.pool, small));
-            }
+        let all = end_all(
+            self,
+            |queue| &mut queue.table,
+            |queue, time| {
+                queue.wait(Some(time))?;
+                while queue.next().is_some() {}
+                Ok(())
+            },
+        );
+        if !all {
+            self.pool.leak();
         }
     }
 }

@@ -4,17 +4,19 @@
 //! |---|---|---|
 //! | [`threads`] | `blocking`, `pool` | in the receive itself |
 //! | [`readiness`] | `select`, `poll`, `epoll`, `event-select`, `async-select` | the [`Poller`](super::readiness::Poller) that connections have too |
-//! | [`ring`] | `uring` | for completions of one endless receive |
+//! | `completion` | `uring`, `iocp`, `overlapped` | for completions: of one endless receive, or of several that stay posted |
 //! | [`tokio`] | `tokio` | the library does, one runtime for each thread |
 //!
-//! All but the ring share the [`pump`], which moves datagrams between a socket and a service; all share the
-//! [`state`], which is the only place that calls the service.
+//! All but the completion models share the [`pump`], which moves datagrams between a socket and a service; all share
+//! the [`state`], which is the only place that calls the service.
 //!
 //! Each thread has a socket on one port (`SO_REUSEPORT`) because one receive queue shared by several threads is one
 //! lock, and because the kernel then keeps each peer on one thread: its datagrams stay in order. The price is that one
 //! peer alone never keeps more than one thread busy. On `pool` it is the other way round: the thread that is free takes
 //! the next datagram, so a slow service holds nobody up, and a peer's replies may overtake each other.
 
+#[cfg(any(target_os = "linux", windows))]
+pub(super) mod completion;
 mod pump;
 pub(super) mod readiness;
 #[cfg(target_os = "linux")]
@@ -51,9 +53,9 @@ pub(crate) struct DatagramConfig {
 
 /// What one I/O thread has.
 pub(crate) struct DatagramWorker {
-    policy: Arc<DatagramPolicy>,
-    path: DatagramPath,
-    socket: Arc<DatagramSocket>,
+    pub(super) policy: Arc<DatagramPolicy>,
+    pub(super) path: DatagramPath,
+    pub(super) socket: Arc<DatagramSocket>,
     counters: Arc<DatagramCounters>,
     stop_signal: Arc<StopSignal>,
 }
@@ -159,11 +161,12 @@ pub(crate) fn hands_over(model: Model) -> Result<(), String> {
     }
 }
 
-/// Whether a model that is available has a loop for datagrams.
-pub(crate) fn serves(model: Model) -> Result<(), String> {
+/// Whether a model has a loop for datagrams.
+pub(crate) fn serves(model: Model) -> Result<(), &'static str> {
     match model {
-        Model::Overlapped | Model::Iocp | Model::Rio => {
-            Err("it has no loop for datagrams; use event-select or select".into())
+        Model::Rio => {
+            Err("it has requests for connections only, and none with an address (RIOReceiveEx, RIOSendEx); \
+                           use iocp")
         }
         _ => Ok(()),
     }
@@ -171,7 +174,7 @@ pub(crate) fn serves(model: Model) -> Result<(), String> {
 
 /// The best model that can be used here for datagrams.
 pub(crate) fn best() -> Model {
-    let usable = |model: &Model| serves(*model).is_ok() && model.availability().is_available();
+    let usable = |model: &Model| model.serves_datagrams().is_available();
     super::platform::BEST.iter().copied().find(usable).unwrap_or(Model::Blocking)
 }
 

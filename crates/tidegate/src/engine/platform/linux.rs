@@ -40,9 +40,12 @@ pub(in crate::engine) fn start_datagrams(
     make: datagram::MakeService<'_>,
 ) -> io::Result<datagram::DatagramHandle> {
     use datagram::readiness::{prepare, run};
+    use datagram::ring::DatagramRing;
     match config.model {
         Model::Epoll => datagram::start_workers(config, make, prepare, run::<readiness::epoll::Epoll>),
-        Model::Uring => datagram::start_workers(config, make, prepare, datagram::ring::run),
+        Model::Uring => {
+            datagram::start_workers(config, make, prepare, datagram::completion::run::<DatagramRing>)
+        }
         other => Err(not_here(other)),
     }
 }

@@ -4,6 +4,8 @@ use std::io;
 
 #[path = "../readiness/async_select.rs"]
 mod async_select;
+#[path = "../datagram/winsock.rs"]
+mod datagrams;
 #[path = "../readiness/event_select.rs"]
 mod event_select;
 #[path = "../completion/iocp.rs"]
@@ -68,8 +70,17 @@ pub(in crate::engine) fn start_datagrams(
     config: &datagram::DatagramConfig,
     make: datagram::MakeService<'_>,
 ) -> io::Result<datagram::DatagramHandle> {
+    use datagram::completion::run as run_posted;
     use datagram::readiness::{prepare, run};
+    use datagrams::PostedDatagrams;
+    use tidegate_os::{events::Events, port::CompletionPort};
     match config.model {
+        Model::Iocp => {
+            datagram::start_workers(config, make, prepare, run_posted::<PostedDatagrams<CompletionPort>>)
+        }
+        Model::Overlapped => {
+            datagram::start_workers(config, make, prepare, run_posted::<PostedDatagrams<Events>>)
+        }
         Model::AsyncSelect => {
             datagram::start_workers(config, make, prepare, run::<async_select::AsyncSelect>)
         }
