@@ -149,7 +149,7 @@ pub struct Outcome {
 /// done.
 ///
 /// # Errors
-/// No model can be measured at all.
+/// No model can be measured at all, or nothing could be judged: there is nothing to write down.
 pub fn run(
     bench: &Bench,
     settings: &Settings,
@@ -178,7 +178,9 @@ pub fn run(
         Goal::Connections => descent.most(chosen, &settings.ladder),
         Goal::Throughput | Goal::P99 | Goal::Cpu => descent.knee(chosen, &settings.ladder),
     };
-    let Found { stages, is_cut_short } = descent.found();
+    let found = descent.found();
+    refuse_what_was_not_judged(&found, settings)?;
+    let Found { stages, is_cut_short } = found;
     if is_cut_short {
         notes.push(format!(
             "the budget of {} s was over before everything was tried; give more with --budget",
@@ -186,6 +188,26 @@ pub fn run(
         ));
     }
     Ok(Outcome { goal: settings.goal, chosen, stages, notes, left_out, is_cut_short })
+}
+
+/// Settings that nothing was compared for are not a result.
+fn refuse_what_was_not_judged(found: &Found, settings: &Settings) -> Result<(), LabError> {
+    if found.stages.iter().any(|stage| stage.is_judged) {
+        return Ok(());
+    }
+    let why = if found.is_cut_short {
+        format!(
+            "the budget of {} s was over before any stage could be judged; give more with --budget",
+            settings.budget.as_secs_f64()
+        )
+    } else {
+        let decisions = found.stages.iter().map(|stage| stage.decision.as_str()).collect::<Vec<_>>();
+        format!(
+            "no stage could be judged ({}); give the load a processor of its own, or lower --rate or --connections",
+            decisions.join("; ")
+        )
+    };
+    Err(LabError::Process { what: "tune".into(), why: format!("{why}. Nothing was written") })
 }
 
 /// Why there is no answer: what went wrong with each model.
