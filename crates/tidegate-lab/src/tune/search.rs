@@ -152,7 +152,9 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
 
     fn knob(&mut self, knob: Knob, setting: Setting, processors: usize, pass: usize) -> Setting {
         let mut values = self.settings.values(knob, setting.model, processors);
-        if values.is_empty() || self.is_over() {
+        // A thread that spins has no wake-ups to save.
+        let contradicts = knob == Knob::Wait && setting.values.contains_key(&Knob::Coalesce);
+        if values.is_empty() || contradicts || self.is_over() {
             return setting;
         }
         let now = setting.values.get(&knob).copied();
