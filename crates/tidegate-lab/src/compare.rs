@@ -61,6 +61,9 @@ impl Judged {
         let change = percent(self.ratio);
         match self.verdict {
             Significance::NoSignificantDifference => format!("no significant difference: {change}{range}"),
+            Significance::TooFewRounds if !self.ratio.is_finite() => {
+                format!("not judged: needs {LEAST_ROUNDS} rounds on each side")
+            }
             Significance::TooFewRounds => {
                 format!("not judged: {change}, needs {LEAST_ROUNDS} rounds on each side")
             }

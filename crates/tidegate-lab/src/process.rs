@@ -253,6 +253,11 @@ impl Process {
         self.succeeded_within(limit)
     }
 
+    /// Whether it has exited.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
     fn ended_within(&mut self, limit: Duration) -> Result<ExitStatus, LabError> {
         let deadline = Instant::now() + limit;
         loop {

@@ -81,7 +81,9 @@ counters! {
     accepted,
     /// Connections closed before they had a session: by the service, or because the server was full.
     refused,
-    /// Of the accepted, connections over shared memory ([`Policy::fast_path`](crate::Policy::fast_path)).
+    /// Of the accepted, connections on the fast path ([`Policy::fast_path`](crate::Policy::fast_path)): over shared
+    /// memory, or on Windows over the loopback interface with a socket that took the option. Whether the peer took it
+    /// too is not reported there.
     fast_paths,
     /// Rejected offers of shared memory: from another user, for a connection that is not the sender's, or too many.
     fast_paths_refused,

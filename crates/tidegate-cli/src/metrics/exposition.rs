@@ -143,7 +143,7 @@ impl Page {
             ),
             ("tidegate_connections_accepted_total", "Connections established with a session.", accepted),
             ("tidegate_connections_refused_total", "Connections closed before they had a session.", refused),
-            ("tidegate_fast_paths_total", "Accepted connections through shared memory.", fast_paths),
+            ("tidegate_fast_paths_total", "Accepted connections on the fast path.", fast_paths),
             ("tidegate_fast_paths_refused_total", "Rejected offers of shared memory.", fast_paths_refused),
             ("tidegate_sockets_reused_total", "Connections accepted with a reused socket.", sockets_reused),
             ("tidegate_dials_failed_total", "Failed dials.", dial_failed),

@@ -111,38 +111,59 @@ fn a_file_that_is_not_text_is_not_said_to_be_missing() {
 }
 
 #[test]
+fn a_search_that_judged_nothing_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for goal in ["throughput", "p99", "connections"] {
+        let path = folder.path().join(format!("{goal}.toml"));
+        // The budget is over after the first trial, however fast the machine is.
+        let tune = ["tune", "--goal", goal, "--quick", "--budget", "1ms", "--models", "poll", "-c", "3"];
+        let outcome =
+            run(&mut tidegate(&[&tune[..], &["--caps", "3", "--out", path.to_str().unwrap()]].concat()));
+        assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+        for text in ["the budget of 0.001 s was over", "--budget", "Nothing was written"] {
+            assert!(outcome.stderr.contains(text), "{text:?} in {}", outcome.stderr);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{goal}");
+    }
+}
+
+/// The shortest whole search: its model has few settings, and memory takes no time to measure.
+const WHOLE: [&str; 11] = [
+    "tune",
+    "--goal",
+    "connections",
+    "--quick",
+    "--budget",
+    "1h",
+    "--models",
+    "blocking",
+    "-c",
+    "3",
+    "--out",
+];
+
+#[test]
 fn what_tune_writes_serve_takes() {
     let folder = tempfile::tempdir().unwrap();
-    for (goal, answer) in [("throughput", "HTTP/1.1 200"), ("p99", "HTTP/1.1 200"), ("connections", "GET /")]
-    {
-        let path = folder.path().join(format!("{goal}.toml"));
-        let out = path.to_str().unwrap();
-        // The budget is over after the first trial, however fast the machine is.
-        let tune = [
-            "tune", "--goal", goal, "--quick", "--budget", "1ms", "--models", "poll", "-c", "3", "--caps",
-            "3", "--out", out,
-        ];
-        let outcome = run(&mut tidegate(&tune));
-        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-        for text in ["poll", "the budget of 0.001 s was over", out] {
-            assert!(outcome.stdout.contains(text), "{text:?} in {}", outcome.stdout);
-        }
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.contains("model = \"poll\""), "{text}");
+    let path = folder.path().join("found.toml");
+    let out = path.to_str().unwrap();
+    let tune = [&WHOLE[..], &[out, "--caps", "3"]].concat();
+    let outcome = run(&mut tidegate(&tune));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("model = \"blocking\""), "{text}");
 
-        let service = if goal == "connections" { "echo" } else { "http" };
-        let server = Server::start(&["serve", "--config", out, service, "--listen", "127.0.0.1:0"]);
-        let mut stream = server.connect();
-        use std::io::{Read, Write};
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-        let mut start = vec![0; answer.len()];
-        stream.read_exact(&mut start).unwrap();
-        assert_eq!(String::from_utf8_lossy(&start), answer);
+    let server = Server::start(&["serve", "--config", out, "echo", "--listen", "127.0.0.1:0"]);
+    let mut stream = server.connect();
+    use std::io::{Read, Write};
+    stream.write_all(b"GET / ").unwrap();
+    let mut start = [0; 6];
+    stream.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"GET / ");
 
-        let again = run(&mut tidegate(&tune));
-        refused(&again, &[out, "--force"]);
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
-    }
+    let again = run(&mut tidegate(&tune));
+    refused(&again, &[out, "--force"]);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
 }
 
 #[test]
@@ -151,30 +172,31 @@ fn a_whole_search_shows_every_stage() {
     let path = folder.path().join("found.toml");
     let out = path.to_str().unwrap();
     std::fs::write(&path, "old").unwrap();
-    let tune = [
-        "tune",
-        "--goal",
-        "connections",
-        "--quick",
-        "--budget",
-        "1h",
-        "--models",
-        "blocking",
-        "-c",
-        "3",
-        "--caps",
-        "3,5",
-        "--force",
-        "--out",
-        out,
-    ];
-    let outcome = run(&mut tidegate(&tune));
+    let outcome = run(&mut tidegate(&[&WHOLE[..], &[out, "--caps", "3,5", "--force"]].concat()));
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    for text in ["model stays at blocking", "buffer-bytes", "max-connections 5"] {
+    let served = "max-connections stays at its default: up to 5 were established and served";
+    for text in ["model stays at blocking", "buffer-bytes", served] {
         assert!(outcome.stdout.contains(text), "{text:?} in {}", outcome.stdout);
     }
+    // The number that was tried last is no limit.
     let text = std::fs::read_to_string(&path).unwrap();
-    assert!(text.contains("max-connections = 5") && !text.contains("old"), "{text}");
+    assert!(!text.contains("max-connections =") && !text.contains("old"), "{text}");
+}
+
+#[test]
+fn a_number_of_connections_that_the_server_has_no_descriptors_for_is_its_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("found.toml");
+    let words = ["tune", "--goal", "connections", "--quick", "--budget", "1h", "--models", "poll", "-c", "3"];
+    let rest = ["--caps", "20,5000", "--out", path.to_str().unwrap()];
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -n 1024 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tidegate")]);
+    let outcome = run(command.args(words).args(rest));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let shown = &outcome.stdout;
+    assert!(shown.contains("with 5000 the server failed") && shown.contains("1024 descriptors"), "{shown}");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("max-connections = 20"), "{text}");
 }
 
 #[test]

@@ -335,8 +335,7 @@ fn measure(bench: &Bench, setup: &Setup, size: usize, window: Duration) -> Resul
             ping(bench, args, &file)?
         }
     };
-    // The option of Windows is not counted; that it is taken was found out before.
-    let stayed = fast && report.fast_paths != 1 && !cfg!(windows);
+    let stayed = fast && report.fast_paths != 1;
     if stayed || way.is_some_and(|way| !way.carried_all()) {
         return Err(failed("the connection stayed with TCP".into()));
     }

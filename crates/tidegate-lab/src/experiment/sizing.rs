@@ -74,7 +74,7 @@ impl Scarce {
 /// What bounds the number of connections, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bound {
-    pub(super) scarce: Scarce,
+    pub(crate) scarce: Scarce,
     pub(super) why: String,
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct Sizing {
     /// I/O threads of the load, if it is a process of this machine.
     pub(super) load_threads: usize,
     /// What is missing, if fewer can be had than were asked for.
-    pub(super) bound: Option<Bound>,
+    pub(crate) bound: Option<Bound>,
     /// The same in a line.
     pub(crate) note: Option<String>,
 }

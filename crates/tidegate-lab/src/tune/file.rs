@@ -27,7 +27,8 @@ pub fn config(outcome: &Outcome, circumstances: &Circumstances) -> String {
     let _ = writeln!(text, "model = \"{}\"", outcome.chosen.model);
     for (&knob, &value) in &outcome.chosen.values {
         let (number, text_of) = (value.to_string(), knob.text(value));
-        let value = if number == text_of { number } else { format!("\"{text_of}\"") };
+        let is_bare = number == text_of || text_of == "true";
+        let value = if is_bare { text_of } else { format!("\"{text_of}\"") };
         let _ = writeln!(text, "{} = {value}", knob.name());
     }
     text
@@ -44,6 +45,7 @@ mod tests {
     fn the_file_holds_what_differs_and_where_it_comes_from() {
         let chosen =
             Setting::new(Model::Epoll).with(Knob::EventsPerWait, Some(64)).with(Knob::Coalesce, Some(200));
+        let chosen = chosen.with(Knob::PostedAccepts, Some(64)).with(Knob::LockMemory, Some(1));
         let outcome = Outcome {
             goal: Goal::P99,
             chosen,
@@ -57,7 +59,8 @@ mod tests {
         let table: toml::Table = text.parse().unwrap();
         let [server] = table["server"].as_array().unwrap().as_slice() else { panic!("{text}") };
         let expected: toml::Table =
-            "service = \"http\"\nmodel = \"epoll\"\nevents-per-wait = 64\ncoalesce = \"200us\""
+            "service = \"http\"\nmodel = \"epoll\"\nevents-per-wait = 64\ncoalesce = \"200us\"\n\
+             posted-accepts = \"32:64\"\nlock-memory = true"
                 .parse()
                 .unwrap();
         assert_eq!(server.as_table(), Some(&expected));

@@ -5,8 +5,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
+use tidegate::policy::{Effect, Limited, Policy};
 
 use super::Extent;
+
+/// A model whose threads hold so few connections starts as many as they need: a number of them would only be a cap.
+const CONNECTIONS_OF_FEW: usize = 64;
 
 /// One setting of a server beside its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -14,7 +18,7 @@ use super::Extent;
 pub enum Knob {
     /// I/O threads.
     Threads,
-    /// Receive buffers in the pool of each thread of `uring`.
+    /// Receive buffers in the pool of each thread of a completion model.
     Buffers,
     /// Bytes of a receive buffer.
     BufferBytes,
@@ -24,19 +28,34 @@ pub enum Knob {
     OutstandingSends,
     /// Microseconds that a request may wait for others.
     Coalesce,
+    /// How a thread waits: microseconds that it spins before it blocks.
+    Wait,
+    /// Connections that may receive at once.
+    MaxReceiving,
+    /// Zero-byte receives in place of posted buffers.
+    Receive,
+    /// The high watermark of posted accepts; the low one is half of it.
+    PostedAccepts,
+    /// Receive buffers locked in memory.
+    LockMemory,
     /// Connections at once. It is looked for last, and in its own way.
     MaxConnections,
 }
 
 impl Knob {
     /// Those that are tried one after the other, in this order.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 11] = [
         Self::Coalesce,
         Self::Threads,
         Self::Buffers,
         Self::BufferBytes,
         Self::EventsPerWait,
         Self::OutstandingSends,
+        Self::Wait,
+        Self::MaxReceiving,
+        Self::Receive,
+        Self::PostedAccepts,
+        Self::LockMemory,
     ];
 
     /// Its name as an option of `serve` and as a key of its file.
@@ -49,6 +68,11 @@ impl Knob {
             Self::EventsPerWait => "events-per-wait",
             Self::OutstandingSends => "outstanding-sends",
             Self::Coalesce => "coalesce",
+            Self::Wait => "wait",
+            Self::MaxReceiving => "max-receiving",
+            Self::Receive => "receive",
+            Self::PostedAccepts => "posted-accepts",
+            Self::LockMemory => "lock-memory",
             Self::MaxConnections => "max-connections",
         }
     }
@@ -58,8 +82,24 @@ impl Knob {
     pub fn text(self, value: u64) -> String {
         match self {
             Self::Coalesce => format!("{value}us"),
-            _ => value.to_string(),
+            Self::Wait => format!("spin:{value}us"),
+            Self::Receive => "zero-byte".into(),
+            Self::PostedAccepts => format!("{}:{value}", value.div_ceil(2)),
+            Self::LockMemory => "true".into(),
+            Self::Threads
+            | Self::Buffers
+            | Self::BufferBytes
+            | Self::EventsPerWait
+            | Self::OutstandingSends
+            | Self::MaxReceiving
+            | Self::MaxConnections => value.to_string(),
         }
+    }
+
+    /// Whether the library's table of limits says that a model keeps it.
+    #[must_use]
+    pub fn has_effect(self, model: Model) -> bool {
+        Policy::limit(self.name()).is_some_and(|limit| model.effect(limit) == Effect::Kept)
     }
 
     /// The values to try on a model whose server has so many processors; `None` is the default and comes first. Nothing
@@ -67,29 +107,55 @@ impl Knob {
     /// for](super::Settings::max_delay).
     #[must_use]
     pub fn values(self, model: Model, processors: usize, extent: Extent) -> Vec<Option<u64>> {
-        let has_loop = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Uring);
+        if !self.has_effect(model) {
+            return Vec::new();
+        }
         let (quick, more): (&[u64], &[u64]) = match self {
-            Self::Threads if model == Model::Blocking => return Vec::new(),
-            Self::Threads if model == Model::Pool => (&[16, 1024], &[64]),
-            Self::Threads => return threads(processors, extent),
-            Self::Buffers if model == Model::Uring => (&[64, 1024], &[16, 4096]),
+            Self::Threads => return threads(model, processors, extent),
+            Self::Buffers => (&[64, 1024], &[16, 4096]),
             Self::BufferBytes => (&[4096, 65_536], &[8192, 32_768]),
-            Self::EventsPerWait if has_loop => (&[16, 1024], &[64, 4096]),
-            Self::OutstandingSends if has_loop => (&[200], &[50, 1000]), // 200 is the source's
-            _ => return Vec::new(),
+            Self::EventsPerWait => (&[16, 1024], &[64, 4096]),
+            Self::OutstandingSends => (&[200], &[50, 1000]), // 200 is the source's
+            Self::Wait => (&[50], &[1000]),
+            Self::MaxReceiving => (&[100], &[1000]), // 100 is the source's
+            Self::Receive | Self::LockMemory => (&[1], &[]),
+            Self::PostedAccepts => (&[64], &[256]),
+            Self::Coalesce | Self::MaxConnections => return Vec::new(),
         };
         let more = if extent == Extent::Full { more } else { &[] };
         std::iter::once(None).chain(quick.iter().chain(more).copied().map(Some)).collect()
     }
 }
 
-/// Powers of two up to twice the processors; the default is one for each of them.
-fn threads(processors: usize, extent: Extent) -> Vec<Option<u64>> {
-    let most = processors.saturating_mul(2);
-    let powers = std::iter::successors(Some(1_usize), |n| n.checked_mul(2)).take_while(|&n| n <= most);
-    let least = if extent == Extent::Quick { processors.div_ceil(2) } else { 1 };
-    let others = powers.filter(|&n| n != processors && n >= least).map(|n| Some(n as u64));
-    std::iter::once(None).chain(others).collect()
+/// Around the number of processors, which is the default of most models: powers of two up to twice as many. Threads of
+/// `pool` serve one connection each, so it is tried with more.
+fn threads(model: Model, processors: usize, extent: Extent) -> Vec<Option<u64>> {
+    if model.most_connections(1) <= CONNECTIONS_OF_FEW {
+        return Vec::new();
+    }
+    let is_quick = extent == Extent::Quick;
+    let (default, values): (usize, Vec<usize>) = match model {
+        Model::Pool => {
+            let multiples = if is_quick { vec![2] } else { vec![1, 2, 4] };
+            let multiples = multiples.into_iter().map(|n| processors.saturating_mul(n));
+            let others = if is_quick { vec![16, 1024] } else { vec![16, 64, 1024] };
+            (model.default_threads(), multiples.chain(others).collect())
+        }
+        _ => {
+            let most = processors.saturating_mul(2);
+            let powers = std::iter::successors(Some(1_usize), |n| n.checked_mul(2));
+            let least = if is_quick { processors.div_ceil(2) } else { 1 };
+            let powers = powers.take_while(|&n| n <= most).filter(|&n| n >= least).collect();
+            (if model == Model::AsyncSelect { model.default_threads() } else { processors }, powers)
+        }
+    };
+    let mut found = vec![None];
+    for value in values.into_iter().filter(|&n| n != default).map(|n| Some(n as u64)) {
+        if !found.contains(&value) {
+            found.push(value);
+        }
+    }
+    found
 }
 
 /// A model and what differs from its defaults.
@@ -124,7 +190,10 @@ impl Setting {
     pub fn options(&self) -> Vec<String> {
         self.values
             .iter()
-            .flat_map(|(&knob, &value)| [format!("--{}", knob.name()), knob.text(value)])
+            .flat_map(|(&knob, &value)| {
+                let value = Some(knob.text(value)).filter(|_| knob != Knob::LockMemory); // it is a flag
+                std::iter::once(format!("--{}", knob.name())).chain(value)
+            })
             .collect()
     }
 }
@@ -157,10 +226,81 @@ mod tests {
     }
 
     #[test]
+    fn each_model_is_tried_with_what_has_an_effect_on_it() {
+        use Knob::{
+            BufferBytes, Buffers, EventsPerWait, LockMemory, MaxReceiving, OutstandingSends, PostedAccepts,
+            Receive, Threads, Wait,
+        };
+        let loops = [OutstandingSends, Wait, MaxReceiving];
+        let polled = [&[Threads, BufferBytes][..], &loops, &[LockMemory]].concat();
+        let with_events = [&[Threads, BufferBytes, EventsPerWait][..], &loops, &[LockMemory]].concat();
+        let completions = |first: &[Knob], events: &[Knob]| {
+            [first, &[Buffers, BufferBytes], events, &loops, &[Receive, PostedAccepts, LockMemory]].concat()
+        };
+        let rio = [
+            Threads,
+            Buffers,
+            BufferBytes,
+            EventsPerWait,
+            OutstandingSends,
+            Wait,
+            Receive,
+            PostedAccepts,
+            LockMemory,
+        ];
+        let uring: Vec<Knob> = completions(&[Threads], &[EventsPerWait]);
+        let expected = [
+            (Model::Blocking, vec![BufferBytes]),
+            (Model::Pool, vec![Threads, BufferBytes]),
+            (Model::Select, polled.clone()),
+            (Model::Poll, polled.clone()),
+            (Model::Epoll, with_events.clone()),
+            (Model::Uring, uring.into_iter().filter(|&knob| knob != Receive).collect()),
+            (Model::Tokio, vec![Threads, BufferBytes]),
+            (Model::AsyncSelect, with_events),
+            // Each of their threads waits for 64 events, and holds 62 connections.
+            (Model::EventSelect, polled[1..].to_vec()),
+            (Model::Overlapped, completions(&[], &[])),
+            (Model::Iocp, completions(&[Threads], &[EventsPerWait])),
+            // A posted request cannot be cancelled.
+            (Model::Rio, rio.to_vec()),
+        ];
+        assert_eq!(expected.len(), Model::ALL.len());
+        for (model, knobs) in expected {
+            for extent in [Extent::Quick, Extent::Full] {
+                let tried = |knob: &Knob| !knob.values(model, 2, extent).is_empty();
+                let found: Vec<Knob> = Knob::ALL.into_iter().filter(tried).collect();
+                assert_eq!(found, knobs, "{model}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_value_is_one_that_a_server_takes() {
+        for model in Model::ALL {
+            for (knob, value) in Knob::ALL.into_iter().flat_map(|knob| {
+                knob.values(model, 2, Extent::Full).into_iter().flatten().map(move |value| (knob, value))
+            }) {
+                let limit = Policy::limit(knob.name()).unwrap();
+                let set = limit.set(&mut Policy::default(), &knob.text(value));
+                assert_eq!(set, Ok(()), "{model} {knob:?}");
+            }
+        }
+    }
+
+    #[test]
     fn threads_are_tried_around_the_number_of_processors() {
-        assert_eq!(threads(1, Extent::Quick), [None, Some(2)]);
-        assert_eq!(threads(4, Extent::Quick), [None, Some(2), Some(8)]);
-        assert_eq!(threads(4, Extent::Full), [None, Some(1), Some(2), Some(8)]);
+        let epoll = |processors, extent| threads(Model::Epoll, processors, extent);
+        assert_eq!(epoll(1, Extent::Quick), [None, Some(2)]);
+        assert_eq!(epoll(4, Extent::Quick), [None, Some(2), Some(8)]);
+        assert_eq!(epoll(4, Extent::Full), [None, Some(1), Some(2), Some(8)]);
+        let pool = |processors, extent| threads(Model::Pool, processors, extent);
+        assert_eq!(pool(2, Extent::Quick), [None, Some(4), Some(16), Some(1024)]);
+        assert_eq!(pool(2, Extent::Full)[1..], [2, 4, 8, 16, 64, 1024].map(Some));
+        // The default of pool is not tried twice, nor is a number that both lists have.
+        assert_eq!(pool(64, Extent::Full), [None, Some(64), Some(128), Some(16), Some(1024)]);
+        assert_eq!(threads(Model::Iocp, 2, Extent::Full), [None, Some(1), Some(4)]);
+        assert_eq!(threads(Model::AsyncSelect, 2, Extent::Full), [None, Some(1), Some(2), Some(4)]);
     }
 
     #[test]
@@ -173,5 +313,12 @@ mod tests {
         let setting = Setting::new(Model::Uring).with(Knob::Coalesce, Some(200));
         assert_eq!(setting.to_string(), "uring, coalesce 200us");
         assert_eq!(setting.options(), ["--coalesce", "200us"]);
+        let setting = Setting::new(Model::Iocp)
+            .with(Knob::Wait, Some(50))
+            .with(Knob::Receive, Some(1))
+            .with(Knob::PostedAccepts, Some(64))
+            .with(Knob::LockMemory, Some(1));
+        let options = "--wait spin:50us --receive zero-byte --posted-accepts 32:64 --lock-memory";
+        assert_eq!(setting.options().join(" "), options);
     }
 }

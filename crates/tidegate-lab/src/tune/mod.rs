@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
-use tidegate::policy::{Effect, Limited, Policy};
 
 use crate::experiment::{LeftOut, contestants};
 use crate::run::Better;
@@ -106,15 +105,28 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The values of a setting to try on a model whose server has so many processors: [`Knob::values`], and of
-    /// [`Knob::Coalesce`] what is asked for where the model has it.
+    /// The values of a setting to try on a model whose server has so many processors: [`Knob::values`] where the goal
+    /// can depend on it, and of [`Knob::Coalesce`] what is asked for where the model has it.
     fn values(&self, knob: Knob, model: Model, processors: usize) -> Vec<Option<u64>> {
-        let has_it = || Policy::limit(knob.name()).is_some_and(|limit| model.effect(limit) == Effect::Kept);
         match (knob, self.max_delay) {
-            (Knob::Coalesce, Some(delay)) if has_it() => {
+            (Knob::Coalesce, Some(delay)) if knob.has_effect(model) => {
                 vec![None, Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX))]
             }
-            _ => knob.values(model, processors, self.extent),
+            _ if self.depends_on(knob) => knob.values(model, processors, self.extent),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether the goal can depend on a setting: what cannot help takes no time.
+    fn depends_on(&self, knob: Knob) -> bool {
+        match knob {
+            // Spinning spends processor time and saves no memory.
+            Knob::Wait => matches!(self.goal, Goal::Throughput | Goal::P99),
+            // Connections that are kept are accepted before anything is measured.
+            Knob::PostedAccepts => self.goal != Goal::Connections && !self.keep_alive,
+            // A locked buffer takes as much memory, or more.
+            Knob::LockMemory => self.goal != Goal::Connections,
+            _ => true,
         }
     }
 }
@@ -149,7 +161,7 @@ pub struct Outcome {
 /// done.
 ///
 /// # Errors
-/// No model can be measured at all.
+/// No model can be measured at all, or nothing could be judged: there is nothing to write down.
 pub fn run(
     bench: &Bench,
     settings: &Settings,
@@ -178,7 +190,9 @@ pub fn run(
         Goal::Connections => descent.most(chosen, &settings.ladder),
         Goal::Throughput | Goal::P99 | Goal::Cpu => descent.knee(chosen, &settings.ladder),
     };
-    let Found { stages, is_cut_short } = descent.found();
+    let found = descent.found();
+    refuse_what_was_not_judged(&found, settings)?;
+    let Found { stages, is_cut_short } = found;
     if is_cut_short {
         notes.push(format!(
             "the budget of {} s was over before everything was tried; give more with --budget",
@@ -186,6 +200,26 @@ pub fn run(
         ));
     }
     Ok(Outcome { goal: settings.goal, chosen, stages, notes, left_out, is_cut_short })
+}
+
+/// Settings that nothing was compared for are not a result.
+fn refuse_what_was_not_judged(found: &Found, settings: &Settings) -> Result<(), LabError> {
+    if found.stages.iter().any(|stage| stage.is_judged) {
+        return Ok(());
+    }
+    let why = if found.is_cut_short {
+        format!(
+            "the budget of {} s was over before any stage could be judged; give more with --budget",
+            settings.budget.as_secs_f64()
+        )
+    } else {
+        let decisions = found.stages.iter().map(|stage| stage.decision.as_str()).collect::<Vec<_>>();
+        format!(
+            "no stage could be judged ({}); give the load a dedicated processor, or lower --rate or --connections",
+            decisions.join("; ")
+        )
+    };
+    Err(LabError::Process { what: "tune".into(), why: format!("{why}. Nothing was written") })
 }
 
 /// Why there is no answer: what went wrong with each model.
@@ -223,4 +257,40 @@ fn window(settings: &Settings, models: &[Model], processors: usize) -> Duration 
     let trials = trials(&Settings { models: models.into(), ..settings.clone() }, processors).max(1);
     let each = settings.budget.as_secs_f64() / trials as f64 - OVERHEAD_S;
     Duration::from_secs_f64(each.clamp(0.3, 3.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_goal_is_not_tried_with_what_cannot_help_it() {
+        let tried = |goal, keep_alive| {
+            let settings = Settings {
+                goal,
+                models: Vec::new(),
+                connections: 100,
+                ladder: Vec::new(),
+                rate: None,
+                max_delay: None,
+                keep_alive,
+                rounds: 4,
+                extent: Extent::Quick,
+                budget: Duration::ZERO,
+            };
+            let all = Knob::ALL.into_iter();
+            let tried = all.filter(|&knob| !settings.values(knob, Model::Iocp, 2).is_empty());
+            tried.map(Knob::name).collect::<Vec<_>>().join(" ")
+        };
+        let usual = "threads buffers buffer-bytes events-per-wait outstanding-sends";
+        for goal in [Goal::Throughput, Goal::P99] {
+            assert_eq!(tried(goal, true), format!("{usual} wait max-receiving receive lock-memory"));
+        }
+        assert_eq!(tried(Goal::Cpu, true), format!("{usual} max-receiving receive lock-memory"));
+        assert_eq!(
+            tried(Goal::Throughput, false),
+            format!("{usual} wait max-receiving receive posted-accepts lock-memory")
+        );
+        assert_eq!(tried(Goal::Connections, true), format!("{usual} max-receiving receive"));
+    }
 }

@@ -1,9 +1,11 @@
 //! The descent and its judgement. Pure: what measures, and what knows the time, is passed in.
 
+use std::fmt;
+
 use tidegate_load::verdict::{LimitedBy, Verdict};
 
 use super::{Goal, Knob, Setting, Settings};
-use crate::LabError;
+use crate::bootstrap::LEAST_ROUNDS;
 use crate::compare::{FALSE_ALARM, Judged, Significance, judge};
 use crate::experiment::LeftOut;
 use crate::run::{Better, Measure, Row};
@@ -45,9 +47,36 @@ pub(super) struct Trial {
     pub(super) verdict: Option<Verdict>,
 }
 
+/// Which side a failure is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Server,
+    Load,
+    /// It cannot be told, or is the machine.
+    Unknown,
+}
+
+/// Why a candidate has no figure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) side: Side,
+    pub(super) why: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let who = match self.side {
+            Side::Server => "the server failed: ",
+            Side::Load => "the load failed: ",
+            Side::Unknown => "",
+        };
+        write!(f, "{who}{}", self.why)
+    }
+}
+
 /// Measures candidates.
 pub(super) trait Laboratory {
-    fn measure(&mut self, stage: &str, candidate: &Candidate) -> Result<Trial, LabError>;
+    fn measure(&mut self, stage: &str, candidate: &Candidate) -> Result<Trial, Failure>;
     /// Whether this part of the budget is over, so that no trial is to be begun any more.
     fn is_over(&mut self, part: f64) -> bool;
 }
@@ -68,6 +97,8 @@ pub struct Stage {
     pub decision: String,
     /// Candidates that could not be measured, and why.
     pub failed: Vec<LeftOut>,
+    /// Whether it could be judged at all: enough rounds that the load did not limit.
+    pub is_judged: bool,
 }
 
 /// What a descent has done.
@@ -121,7 +152,9 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
 
     fn knob(&mut self, knob: Knob, setting: Setting, processors: usize, pass: usize) -> Setting {
         let mut values = self.settings.values(knob, setting.model, processors);
-        if values.is_empty() || self.is_over() {
+        // A thread that spins has no wake-ups to save.
+        let contradicts = knob == Knob::Wait && setting.values.contains_key(&Knob::Coalesce);
+        if values.is_empty() || contradicts || self.is_over() {
             return setting;
         }
         let now = setting.values.get(&knob).copied();
@@ -135,6 +168,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         let (mut stage, measured) = self.compared(&format!("{}{again}", knob.name()), candidates.collect());
         if measured.first().is_none_or(|first| first.setting != setting) {
             stage.chosen = None;
+            stage.is_judged = false;
             stage.decision = format!("{} stays as it is: there is nothing to compare with", knob.name());
         }
         let chosen = stage.chosen.map_or(setting, |i| measured[i].setting.clone());
@@ -142,38 +176,38 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         chosen
     }
 
-    /// The most connections under which the figure is not clearly worse than at its best: the knee of the curve.
+    /// The most connections under which the figure is not clearly worse than at its best: the knee of the curve. Only
+    /// what the server did decides; where the load was the limit the curve is its own.
     pub(super) fn knee(&mut self, setting: Setting, ladder: &[usize]) -> Setting {
         self.part = 1.0;
         if ladder.is_empty() || self.is_over() {
             return setting;
         }
-        let (mut stage, measured) = self.measured("connections", self.ladder(&setting, ladder));
-        let (by, why) = judged_by(self.settings.goal, &stage.rows);
-        let cap = knee(&stage.rows, by).map(|i| (i, measured[i].connections));
-        stage.chosen = cap.map(|(i, _)| i);
-        let (decision, chosen) = match cap {
-            None => ("max-connections stays at its default: nothing could be judged".into(), setting),
-            Some((i, n)) if i + 1 == stage.rows.len() => {
-                (format!("max-connections stays at its default: up to {n} nothing is lost for sure"), setting)
+        let (mut stage, rungs) = self.climbed(self.ladder(&setting, ladder));
+        let bend = bend(&rungs, self.settings.goal);
+        stage.is_judged = rungs.iter().filter(|rung| rung.is_judged()).count() > 1;
+        let at_default = |why: String| format!("max-connections stays at its default: {why}");
+        let (decision, row, cap) = match bend {
+            Bend::At { last, why } => {
+                let n = rungs[last].connections;
+                (format!("max-connections {n}: {why}"), rungs[last].row, Some(n as u64))
             }
-            Some((_, n)) => {
-                let lost = TOLERATED * 100.0;
-                let decision =
-                    format!("max-connections {n}: more of them cost over {lost:.0}% for sure{why}");
-                (decision, setting.with(Knob::MaxConnections, Some(n as u64)))
+            Bend::Nowhere { last } => {
+                let n = rungs[last].connections;
+                (at_default(format!("up to {n} nothing is lost for sure")), rungs[last].row, None)
             }
+            Bend::Unknown(why) => (at_default(why), None, None),
         };
-        stage.decision = decision;
+        (stage.decision, stage.chosen) = (decision, row);
         self.show(stage);
-        chosen
+        setting.with(Knob::MaxConnections, cap)
     }
 
-    /// The most connections that are all established and all served.
+    /// The most connections that are all established and all served, if the server is what ends them.
     pub(super) fn most(&mut self, setting: Setting, ladder: &[usize]) -> Setting {
         self.part = 1.0;
         let mut stage = Stage::new("connections");
-        let mut most = None;
+        let (mut most, mut end) = (None, None);
         for candidate in self.ladder(&setting, ladder) {
             if self.is_over() {
                 break;
@@ -183,21 +217,36 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
                     stage.rows.push(row(self.settings.goal, &stage.name, &candidate.name, &[trial]));
                     most = Some(candidate.connections);
                 }
-                Err(e) => {
-                    stage.failed.push(LeftOut { model: candidate.name, why: e.to_string() });
+                Err(failure) => {
+                    stage.failed.push(LeftOut { model: candidate.name.clone(), why: failure.to_string() });
+                    end = Some((candidate.connections, failure));
                     break;
                 }
             }
         }
         stage.chosen = stage.rows.len().checked_sub(1);
-        stage.decision = match most {
-            Some(n) => format!("max-connections {n}: as many were established and served"),
-            None => {
-                "max-connections stays at its default: no number of connections was tried with success".into()
+        stage.is_judged = most.is_some();
+        let served = most.map_or_else(
+            || "no number of connections was tried with success".to_owned(),
+            |n| format!("up to {n} were established and served"),
+        );
+        let mut cap = None;
+        stage.decision = match (most, end) {
+            (Some(n), Some((more, Failure { side: Side::Server, why }))) => {
+                cap = Some(n as u64);
+                format!(
+                    "max-connections {n}: as many were established and served; with {more} the server failed: {why}"
+                )
             }
+            (_, Some((more, failure))) => {
+                format!("max-connections stays at its default: {served}; with {more} {failure}")
+            }
+            (_, None) => format!(
+                "max-connections stays at its default: {served}, so the server's limit was not reached; try more with --caps"
+            ),
         };
         self.show(stage);
-        setting.with(Knob::MaxConnections, most.map(|n| n as u64))
+        setting.with(Knob::MaxConnections, cap)
     }
 
     fn ladder(&self, setting: &Setting, ladder: &[usize]) -> Vec<Candidate> {
@@ -219,20 +268,47 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
     /// Measures candidates and decides between them; also those that the rows are of.
     fn compared(&mut self, name: &str, candidates: Vec<Candidate>) -> (Stage, Vec<Candidate>) {
         let (mut stage, measured) = self.measured(name, candidates);
-        let (by, why) = judged_by(self.settings.goal, &stage.rows);
-        stage.against_first = against_first(&stage.rows, by);
-        stage.chosen = choose(&stage.rows, by);
+        let Judgement { rows, by, why } = judged_by(self.settings.goal, &stage.rows);
+        stage.against_first = against_first(&rows, by);
+        stage.is_judged = stage.against_first.iter().any(|j| j.verdict != Significance::TooFewRounds);
+        stage.chosen = choose(&rows, by);
         stage.decision = match stage.chosen {
             None => format!("{name} stays as it is: nothing could be measured"),
-            Some(0) => format!("{name} stays at {}: nothing else is better for sure{why}", measured[0].name),
+            Some(0) if stage.is_judged || rows.len() < 2 => {
+                format!("{name} stays at {}: nothing else is better for sure{why}", measured[0].name)
+            }
+            Some(0) => format!("{name} stays at {}: nothing could be judged{why}", measured[0].name),
             Some(i) => format!("{name} {}: better for sure{why}", measured[i].name),
         };
         (stage, measured)
     }
 
-    /// Rounds of all candidates, which take turns. Who fails once is out.
+    /// The same of a ladder: every rung of it, also those without a figure.
+    fn climbed(&mut self, ladder: Vec<Candidate>) -> (Stage, Vec<Rung>) {
+        let (stage, measured, failed) = self.tried("connections", ladder.clone());
+        let rung = |candidate: Candidate| {
+            let row = measured.iter().position(|c| *c == candidate);
+            let failure = failed.iter().find(|(c, _)| *c == candidate).map(|(_, failure)| failure.clone());
+            let of_server = row.map(|i| of_server(&stage.rows[i]));
+            let verdicts = row.map(|i| stage.rows[i].verdicts.clone()).unwrap_or_default();
+            Rung { connections: candidate.connections, row, of_server, verdicts, failure }
+        };
+        let rungs = ladder.into_iter().map(rung).collect();
+        (stage, rungs)
+    }
+
     fn measured(&mut self, name: &str, candidates: Vec<Candidate>) -> (Stage, Vec<Candidate>) {
-        let mut stage = Stage::new(name);
+        let (stage, measured, _) = self.tried(name, candidates);
+        (stage, measured)
+    }
+
+    /// Rounds of all candidates, which take turns. Who fails once is out.
+    fn tried(
+        &mut self,
+        name: &str,
+        candidates: Vec<Candidate>,
+    ) -> (Stage, Vec<Candidate>, Vec<(Candidate, Failure)>) {
+        let (mut stage, mut failed) = (Stage::new(name), Vec::new());
         let mut running: Vec<(Candidate, Vec<Trial>)> =
             candidates.into_iter().map(|c| (c, Vec::new())).collect();
         for round in 0..self.settings.rounds {
@@ -248,7 +324,12 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
                         trials.push(trial);
                         rest.push((candidate, trials));
                     }
-                    Err(e) => stage.failed.push(LeftOut { model: candidate.name, why: e.to_string() }),
+                    Err(failure) => {
+                        stage
+                            .failed
+                            .push(LeftOut { model: candidate.name.clone(), why: failure.to_string() });
+                        failed.push((candidate, failure));
+                    }
                 }
             }
             running = rest;
@@ -256,7 +337,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         running.retain(|(_, trials)| !trials.is_empty());
         stage.rows =
             running.iter().map(|(c, trials)| row(self.settings.goal, name, &c.name, trials)).collect();
-        (stage, running.into_iter().map(|(candidate, _)| candidate).collect())
+        (stage, running.into_iter().map(|(candidate, _)| candidate).collect(), failed)
     }
 }
 
@@ -269,6 +350,7 @@ impl Stage {
             chosen: None,
             decision: String::new(),
             failed: Vec::new(),
+            is_judged: false,
         }
     }
 }
@@ -285,16 +367,134 @@ fn row(goal: Goal, stage: &str, name: &str, trials: &[Trial]) -> Row {
     Row { experiment: format!("tune: {stage}"), name: name.into(), measures, verdicts }
 }
 
-/// Which of a row's figures decides, and a word about it. A rate that the load has set says nothing about the server;
-/// what the server spent on each answer still does.
-fn judged_by(goal: Goal, rows: &[Row]) -> (usize, &'static str) {
-    let all: Vec<_> = rows.iter().flat_map(|row| &row.verdicts).collect();
-    let of_load = all.iter().filter(|c| c.limited_by == LimitedBy::Generator).count();
+/// Rows as they decide, by which of their figures, and a word about it.
+struct Judgement {
+    rows: Vec<Row>,
+    by: usize,
+    why: String,
+}
+
+/// The rounds of a row that say something about the server: those that the load did not limit. Where nothing has a
+/// verdict, all.
+fn of_server(row: &Row) -> Row {
+    let is_of_server = |i: usize| row.verdicts.get(i).is_none_or(|v| v.limited_by != LimitedBy::Generator);
+    let kept = |measure: &Measure| {
+        let rounds = measure.rounds.iter().enumerate().filter(|&(i, _)| is_of_server(i));
+        Measure { rounds: rounds.map(|(_, &value)| value).collect(), ..measure.clone() }
+    };
+    let verdicts = row.verdicts.iter().filter(|v| v.limited_by != LimitedBy::Generator).cloned().collect();
+    Row { measures: row.measures.iter().map(kept).collect(), verdicts, ..row.clone() }
+}
+
+fn rounds(row: &Row) -> usize {
+    row.measures.first().map_or(0, |measure| measure.rounds.len())
+}
+
+/// A round that the load has limited decides nothing. Where a rate is left with too few rounds, what the server spent
+/// on each answer is compared instead, of all rounds: that is its own, whoever was the limit.
+fn judged_by(goal: Goal, rows: &[Row]) -> Judgement {
+    let verdicts: Vec<&Verdict> = rows.iter().flat_map(|row| &row.verdicts).collect();
+    let all = verdicts.len();
+    let of_load = verdicts.iter().filter(|v| v.limited_by == LimitedBy::Generator).count();
+    let kept: Vec<Row> = rows.iter().map(of_server).collect();
     let has_cost = rows.iter().all(|row| row.measures.len() > 1);
-    if goal == Goal::Throughput && has_cost && of_load * 2 > all.len() {
-        return (1, ", by CPU for each answer, because the load was the limit in most rounds");
+    let lacks = |(row, kept): (&Row, &Row)| rounds(kept) < LEAST_ROUNDS && rounds(kept) < rounds(row);
+    if goal == Goal::Throughput && has_cost && rows.iter().zip(&kept).any(lacks) {
+        let why =
+            format!(", by CPU for each answer, because the load was the limit in {of_load} of {all} rounds");
+        return Judgement { rows: rows.to_vec(), by: 1, why };
     }
-    (0, "")
+    let why = match of_load {
+        0 => String::new(),
+        n => format!(", not counting {n} of {all} rounds in which the load was the limit"),
+    };
+    Judgement { rows: kept, by: 0, why }
+}
+
+/// A number of connections, and what came of it.
+struct Rung {
+    connections: usize,
+    /// Its row in the stage.
+    row: Option<usize>,
+    /// Its rounds that the load did not limit.
+    of_server: Option<Row>,
+    /// Of all its rounds.
+    verdicts: Vec<Verdict>,
+    failure: Option<Failure>,
+}
+
+impl Rung {
+    fn is_judged(&self) -> bool {
+        self.failure.is_none() && self.of_server.as_ref().is_some_and(|row| rounds(row) >= LEAST_ROUNDS)
+    }
+
+    fn count(&self, limited_by: LimitedBy) -> usize {
+        self.verdicts.iter().filter(|v| v.limited_by == limited_by).count()
+    }
+
+    /// Why it says nothing about the server.
+    fn trouble(&self) -> String {
+        let n = self.connections;
+        let (of_load, all) = (self.count(LimitedBy::Generator), self.verdicts.len());
+        match &self.failure {
+            Some(failure) => format!("with {n} {failure}"),
+            None if of_load > 0 => format!("with {n} the load was the limit in {of_load} of {all} rounds"),
+            None => format!("with {n} there were fewer than {LEAST_ROUNDS} rounds"),
+        }
+    }
+}
+
+/// Where a curve bends.
+#[derive(Debug, PartialEq)]
+enum Bend {
+    /// After this rung.
+    At { last: usize, why: String },
+    /// Not up to this one, which is the last.
+    Nowhere { last: usize },
+    /// It cannot be said, and why.
+    Unknown(String),
+}
+
+/// Goes up from the best rung until one is surely worse by more than what is tolerated, or the server fails. A rung
+/// that says nothing about the server ends the search without an answer: what lies beyond may be anything.
+fn bend(rungs: &[Rung], goal: Goal) -> Bend {
+    let judged: Vec<usize> = (0..rungs.len()).filter(|&i| rungs[i].is_judged()).collect();
+    let rows: Vec<Row> = judged.iter().filter_map(|&i| rungs[i].of_server.clone()).collect();
+    let Some(best) = best(&rows, 0, &(0..rows.len()).collect::<Vec<_>>()) else {
+        let trouble = rungs.first().map_or("nothing was tried".into(), Rung::trouble);
+        return Bend::Unknown(format!("nothing could be judged: {trouble}"));
+    };
+    let confidence = confidence(judged.len() - 1);
+    let (best, at_best) = (&rows[best], judged[best]);
+    for (i, rung) in rungs.iter().enumerate().skip(at_best + 1) {
+        let last = i - 1;
+        let up_to = rungs[last].connections;
+        match &rung.failure {
+            Some(Failure { side: Side::Server, .. }) => {
+                return Bend::At { last, why: rung.trouble() };
+            }
+            _ if !rung.is_judged() => {
+                let trouble = rung.trouble();
+                return Bend::Unknown(format!("up to {up_to} nothing is lost for sure, and {trouble}"));
+            }
+            _ => {}
+        }
+        let against = rung.of_server.as_ref().and_then(|row| pair(best, row, 0, confidence, TOLERATED));
+        if against.is_none_or(|j| j.verdict != Significance::Worse) {
+            continue;
+        }
+        // A rate falls for whoever is slow; a latency or a cost at a rate that was kept is the server's.
+        let (of_server, all) = (rung.count(LimitedBy::Server), rung.verdicts.len());
+        if goal == Goal::Throughput && of_server * 2 <= all {
+            return Bend::Unknown(format!(
+                "with {} the rate is lower, but the server was the limit in only {of_server} of {all} rounds",
+                rung.connections
+            ));
+        }
+        let lost = TOLERATED * 100.0;
+        return Bend::At { last, why: format!("more of them cost over {lost:.0}% for sure") };
+    }
+    Bend::Nowhere { last: rungs.len() - 1 }
 }
 
 /// B against A by the figure `by`.
@@ -338,23 +538,6 @@ fn best(rows: &[Row], by: usize, among: &[usize]) -> Option<usize> {
     };
     let found = among.iter().filter_map(|&i| Some((i, median(i)?)));
     found.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i)
-}
-
-/// The last row that is not surely worse than the best one by more than what is tolerated. `None` if they cannot be
-/// judged.
-fn knee(rows: &[Row], by: usize) -> Option<usize> {
-    let all: Vec<usize> = (0..rows.len()).collect();
-    let best = best(rows, by, &all)?;
-    let confidence = confidence(rows.len() - 1);
-    let verdict = |i: usize| Some(pair(&rows[best], &rows[i], by, confidence, TOLERATED)?.verdict);
-    let verdicts: Vec<Significance> = all.iter().map(|&i| verdict(i)).collect::<Option<_>>()?;
-    if verdicts.contains(&Significance::TooFewRounds) {
-        return None;
-    }
-    // What is surely worse ends the search: beyond it the curve may be anything, and who goes there passes through the
-    // dip.
-    let end = (best..rows.len()).find(|&i| verdicts[i] == Significance::Worse).unwrap_or(rows.len());
-    end.checked_sub(1)
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use tidegate::Model;
 
-use super::search::{Candidate, Laboratory, Trial};
+use tidegate_load::verdict::LimitedBy;
+
+use super::search::{Candidate, Failure, Laboratory, Side, Trial};
 use super::{Goal, Setting, Settings};
 use crate::experiment::generator::Generator;
 use crate::experiment::round::{self, Round};
@@ -38,7 +40,9 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
             return Ok(());
         }
         (self.progress)(&format!("{model}: what can be answered at all"));
-        let closed = self.http(&Candidate::of(Setting::new(model), self.settings.connections))?;
+        let closed = self
+            .http(&Candidate::of(Setting::new(model), self.settings.connections))
+            .map_err(|failure| LabError::Process { what: model.to_string(), why: failure.to_string() })?;
         self.rate = Some((closed.requests_per_s * PART_OF_CAPACITY).max(1.0).round());
         Ok(())
     }
@@ -73,50 +77,69 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         vec![format!("{load}; {rounds} interleaved rounds; {pinning}")]
     }
 
-    fn http(&self, candidate: &Candidate) -> Result<Round, LabError> {
-        let (connections, note) = affordable(candidate.connections);
-        if let Some(why) = note {
-            return Err(LabError::Process { what: candidate.name.clone(), why });
+    fn http(&self, candidate: &Candidate) -> Result<Round, Failure> {
+        let Candidate { setting, connections, .. } = candidate;
+        self.size(candidate)?;
+        if let (_, Some(why)) = affordable(*connections) {
+            return Err(Failure { side: Side::Load, why });
         }
-        let options = candidate.setting.options();
+        let options = setting.options();
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let server =
-            Server::start(self.bench, Goal::Throughput.service(), candidate.setting.model, &options)?;
+        let mut server = Server::start(self.bench, Goal::Throughput.service(), setting.model, &options)
+            .map_err(|e| Failure { side: Side::Server, why: e.to_string() })?;
         let (connections, seconds) = (connections.to_string(), self.window.as_secs_f64().to_string());
         let mut load = vec!["-c", &connections, "-d", &seconds];
         let rate = self.rate.map(|rate| rate.to_string());
         load.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
         load.extend((!self.settings.keep_alive).then_some("--no-keepalive"));
-        let round = round::load(Generator::here(self.bench), &server.url, server.process.id(), &load)?;
+        let round = round::load(Generator::here(self.bench), &server.url, server.process.id(), &load);
+        let round = round.map_err(|e| match server.process.has_ended() {
+            true => Failure { side: Side::Server, why: server.process.failure("ended".into()).to_string() },
+            false => Failure { side: Side::Unknown, why: e.to_string() },
+        })?;
         if round.failed > 0 {
+            let side = match round.verdict.limited_by {
+                LimitedBy::Server => Side::Server,
+                LimitedBy::Generator => Side::Load,
+                LimitedBy::Neither => Side::Unknown,
+            };
             let why = format!("{} requests failed or were not answered in time", round.failed);
-            return Err(LabError::Process { what: candidate.setting.to_string(), why });
+            return Err(Failure { side, why });
         }
         Ok(round)
     }
 
-    fn resting(&self, candidate: &Candidate) -> Result<Trial, LabError> {
-        let Candidate { setting, connections, .. } = candidate;
+    /// Whether this machine can give both sides so many connections.
+    fn size(&self, Candidate { setting, connections, .. }: &Candidate) -> Result<sizing::Sizing, Failure> {
         let source = sizing::Source::Here(Model::best().model);
         let plan = sizing::size(sizing::Limits::here(), setting.model, source, *connections);
-        let failed = |why| LabError::Process { what: candidate.setting.to_string(), why };
-        if plan.connections < *connections {
-            let why = plan.note.unwrap_or_else(|| format!("there is room for {}", plan.connections));
-            return Err(failed(why));
+        match &plan.note {
+            Some(why) => Err(Failure { side: side_of(&plan), why: why.clone() }),
+            None => Ok(plan),
         }
+    }
+
+    fn resting(&self, candidate: &Candidate) -> Result<Trial, Failure> {
+        let Candidate { setting, .. } = candidate;
+        let plan = self.size(candidate)?;
         let most = plan.server_connections.to_string();
         let own = setting.options();
         // Connections are to be established whether they have spoken or not.
         let mut options =
             vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
         options.extend(own.iter().map(String::as_str));
-        let server = Server::start(self.bench, Goal::Connections.service(), setting.model, &options)?;
+        let server = Server::start(self.bench, Goal::Connections.service(), setting.model, &options)
+            .map_err(|e| Failure { side: Side::Server, why: e.to_string() })?;
+        let unknown = |why: String| Failure { side: Side::Unknown, why };
         let row =
-            connections::measure(Generator::here(self.bench), setting.model, server, &plan, self.window)?;
+            connections::measure(Generator::here(self.bench), setting.model, server, &plan, self.window)
+                .map_err(|e| unknown(e.to_string()))?;
         if let Some(why) = connections::shortfall(&row) {
-            return Err(failed(why));
+            // What the kernel has established is the server's to answer and to hold.
+            let is_established = row.connected >= row.load.connections as u64;
+            return Err(Failure { side: if is_established { Side::Server } else { Side::Unknown }, why });
         }
-        let user = row.user_bytes_each.ok_or_else(|| failed("no connection was established".into()))?;
+        let user = row.user_bytes_each.ok_or_else(|| unknown("no connection was established".into()))?;
         // Memory has no limit that a load could be: every connection stood and had its message back, or there is no
         // figure.
         let figure = user + row.kernel_bytes_each.unwrap_or(0.0);
@@ -124,8 +147,17 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
     }
 }
 
+/// Who lacks what there is too little of. Memory is both sides'.
+fn side_of(plan: &sizing::Sizing) -> Side {
+    match plan.bound.as_ref().map(|bound| bound.scarce) {
+        Some(sizing::Scarce::ServerDescriptors | sizing::Scarce::Threads) => Side::Server,
+        Some(sizing::Scarce::LoadDescriptors | sizing::Scarce::Ports) => Side::Load,
+        Some(sizing::Scarce::Memory) | None => Side::Unknown,
+    }
+}
+
 impl<P: FnMut(&str)> Laboratory for Workbench<'_, P> {
-    fn measure(&mut self, stage: &str, candidate: &Candidate) -> Result<Trial, LabError> {
+    fn measure(&mut self, stage: &str, candidate: &Candidate) -> Result<Trial, Failure> {
         (self.progress)(&format!("{stage}: {}", candidate.name));
         let of = |figure: f64, round: Round| Trial {
             figure,

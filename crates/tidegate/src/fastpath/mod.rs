@@ -78,6 +78,8 @@ pub(crate) use self::{
 };
 
 use crate::policy::FastPath;
+use crate::service::Origin;
+use crate::stats::Counters;
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) use none::{Handshake, Link, Outcome, Rendezvous, begin};
@@ -100,6 +102,10 @@ pub(crate) enum Begun {
 pub(crate) struct Transports {
     pub(crate) fast_path: Option<FastPath>,
     said: AtomicBool,
+    /// Whether the listener has the socket option of the fast path.
+    listener_has_option: AtomicBool,
+    /// Whether the socket that dialled last has it.
+    dial_has_option: AtomicBool,
     #[cfg(target_os = "linux")]
     closer: std::sync::OnceLock<closer::Closer>,
 }
@@ -122,10 +128,44 @@ impl Transports {
     /// Sets the fast-path option of a socket before it connects, where that is a socket option; otherwise returns why
     /// not.
     pub(crate) fn hasten(&self, socket: &impl AsFd) {
-        if self.fast_path.is_some()
-            && let Err(why) = hasten_loopback(socket)
-        {
-            self.say(&why);
+        self.hasten_with(|| hasten_loopback(socket));
+    }
+
+    /// The same with the call that sets it.
+    fn hasten_with(&self, set: impl FnOnce() -> io::Result<()>) {
+        if self.fast_path.is_some() {
+            let outcome = set();
+            self.dial_has_option.store(outcome.is_ok(), Relaxed);
+            if let Err(why) = outcome {
+                self.say(&why);
+            }
+        }
+    }
+
+    /// Records whether the listener has the socket option, or why not, if it was to have it.
+    #[cfg_attr(target_os = "linux", allow(dead_code, reason = "sockets have no such option here"))]
+    fn listener(&self, refused: Option<&dyn std::fmt::Display>) {
+        self.listener_has_option.store(self.fast_path.is_some() && refused.is_none(), Relaxed);
+        if let Some(why) = refused {
+            self.say(why);
+        }
+    }
+
+    /// Whether addresses of accepted connections are wanted to [count](Self::count_option) them.
+    pub(crate) fn listener_has_option(&self) -> bool {
+        self.listener_has_option.load(Relaxed)
+    }
+
+    /// Counts an established connection from or to this address as a fast path, if this end has the socket option and
+    /// the address is one of the loopback interface, where alone the option counts. Shared memory is counted where it
+    /// is agreed on.
+    pub(crate) fn count_option(&self, origin: Origin, addr: Option<SocketAddr>, counters: &Counters) {
+        let has_option = match origin {
+            Origin::Accepted => &self.listener_has_option,
+            Origin::Dialled { .. } => &self.dial_has_option,
+        };
+        if has_option.load(Relaxed) && addr.is_some_and(|addr| addr.ip().to_canonical().is_loopback()) {
+            counters.fast_paths.add(1);
         }
     }
 
@@ -195,3 +235,57 @@ impl std::fmt::Display for Plain {
 
 #[cfg(target_os = "linux")]
 impl std::error::Error for Plain {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::Writers;
+
+    const HERE: [&str; 3] = ["127.0.0.1:80", "[::1]:80", "[::ffff:127.0.0.1]:80"];
+    const DIALLED: Origin = Origin::Dialled { tag: 0 };
+
+    fn counted(transports: &Transports, origin: Origin, addr: &str) -> u64 {
+        let counters = Counters::new(Writers::One);
+        transports.count_option(origin, addr.parse().ok(), &counters);
+        counters.fast_paths.get()
+    }
+
+    fn refuse() -> io::Result<()> {
+        Err(io::Error::from_raw_os_error(10045)) // WSAEOPNOTSUPP
+    }
+
+    #[test]
+    fn a_loopback_connection_whose_socket_took_the_option_is_counted() {
+        let transports = Transports::new(Some(FastPath::default()));
+        assert_eq!(counted(&transports, DIALLED, HERE[0]), 0, "nobody was asked yet");
+        transports.hasten_with(|| Ok(()));
+        assert!(HERE.iter().all(|addr| counted(&transports, DIALLED, addr) == 1));
+        // The other end of this process was not asked, and other hosts do not have it.
+        assert_eq!(counted(&transports, Origin::Accepted, HERE[0]), 0);
+        assert_eq!(counted(&transports, DIALLED, "192.0.2.1:80"), 0);
+        assert_eq!(counted(&transports, DIALLED, "unix"), 0, "no address");
+        transports.hasten_with(refuse);
+        assert_eq!(counted(&transports, DIALLED, HERE[0]), 0);
+    }
+
+    #[test]
+    fn accepted_ones_are_counted_if_the_listener_took_it() {
+        let transports = Transports::new(Some(FastPath::default()));
+        transports.listener(None);
+        assert_eq!(counted(&transports, Origin::Accepted, HERE[0]), 1);
+        assert_eq!(counted(&transports, DIALLED, HERE[0]), 0);
+        transports.listener(Some(&"refused"));
+        assert_eq!(counted(&transports, Origin::Accepted, HERE[0]), 0);
+    }
+
+    #[test]
+    fn nobody_is_asked_and_nothing_counted_without_the_limit() {
+        let transports = Transports::default();
+        transports.hasten_with(|| panic!("asked"));
+        transports.listener(None);
+        assert_eq!(
+            counted(&transports, DIALLED, HERE[0]) + counted(&transports, Origin::Accepted, HERE[0]),
+            0
+        );
+    }
+}

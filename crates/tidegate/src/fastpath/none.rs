@@ -18,9 +18,8 @@ pub(crate) struct Rendezvous(Infallible);
 impl Rendezvous {
     pub(crate) fn of(listener: &Listener, transports: &Transports) -> Option<Self> {
         transports.fast_path?;
-        if let Some(why) = listener.slow_loopback() {
-            transports.say(&why);
-        }
+        let refused = listener.slow_loopback();
+        transports.listener(refused.as_ref().map(|why| why as &dyn std::fmt::Display));
         None
     }
 

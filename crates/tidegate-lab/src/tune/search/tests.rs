@@ -12,7 +12,11 @@ struct Fake {
     /// How many times as good as the default: by name of the candidate, or its number of connections.
     factors: BTreeMap<&'static str, f64>,
     failing: Vec<&'static str>,
+    /// Whose the failures are.
+    side: Side,
     limit: LimitedBy,
+    /// Who is the limit of a candidate instead, in this many of every five rounds.
+    limits: BTreeMap<&'static str, (LimitedBy, usize)>,
     trials_left: usize,
     asked: Vec<String>,
 }
@@ -23,7 +27,9 @@ impl Fake {
         Self {
             factors,
             failing: Vec::new(),
+            side: Side::Server,
             limit: LimitedBy::Server,
+            limits: BTreeMap::new(),
             trials_left: 10_000,
             asked: Vec::new(),
         }
@@ -31,19 +37,21 @@ impl Fake {
 }
 
 impl Laboratory for Fake {
-    fn measure(&mut self, stage: &str, candidate: &Candidate) -> Result<Trial, LabError> {
+    fn measure(&mut self, _: &str, candidate: &Candidate) -> Result<Trial, Failure> {
         self.trials_left = self.trials_left.saturating_sub(1);
         self.asked.push(candidate.name.clone());
         if self.failing.contains(&candidate.name.as_str()) {
-            return Err(LabError::Process { what: stage.into(), why: "broken".into() });
+            return Err(Failure { side: self.side, why: "broken".into() });
         }
         let by_value =
             candidate.setting.values.iter().map(|(&knob, &v)| format!("{} {}", knob.name(), knob.text(v)));
         let names = by_value.chain([candidate.setting.model.to_string(), candidate.connections.to_string()]);
         let factor: f64 = names.filter_map(|name| self.factors.get(name.as_str())).product();
         let noise = [1.0, 1.01, 0.99, 1.005, 0.995, 1.008, 0.992][self.asked.len() % 7];
+        let before = self.asked.iter().filter(|&name| *name == candidate.name).count() - 1;
+        let other = self.limits.get(candidate.name.as_str()).filter(|&&(_, rounds)| before % 5 < rounds);
         let verdict = Verdict {
-            limited_by: self.limit,
+            limited_by: other.map_or(self.limit, |&(limit, _)| limit),
             because: String::new(),
             warnings: Vec::new(),
             evidence: Evidence::default(),
@@ -106,7 +114,7 @@ fn noise_changes_nothing() {
         epoll(),
     );
     assert_eq!(chosen, epoll());
-    assert!(!found.is_cut_short && found.stages.len() == 4, "{:?}", found.stages); // buffers belong to uring
+    assert!(!found.is_cut_short && found.stages.len() == 7, "{:?}", found.stages); // buffers belong to uring
     assert!(found.stages.iter().all(|stage| stage.chosen == Some(0) && !stage.decision.is_empty()));
 }
 
@@ -116,8 +124,8 @@ fn what_is_better_for_sure_is_taken_and_the_rest_stays() {
     let (chosen, found) = knobs(&mut Fake::new(&factors), epoll());
     assert_eq!(chosen.to_string(), "epoll, threads 4, events-per-wait 64");
     // What has changed may change the rest: all is tried again.
-    assert_eq!(found.stages.len(), 8);
-    assert!(found.stages[4].name.ends_with(", again") && found.stages[4].rows[0].name == "4");
+    assert_eq!(found.stages.len(), 14);
+    assert!(found.stages[7].name.ends_with(", again") && found.stages[7].rows[0].name == "4");
 }
 
 #[test]
@@ -225,11 +233,116 @@ fn the_cap_is_where_the_curve_bends() {
 #[test]
 fn the_most_connections_that_stood_are_the_cap() {
     let mut fake = Fake::new(&[]);
-    assert_eq!(cap(&mut fake, Goal::Connections).0, Some(10_000));
+    let (found, stage) = cap(&mut fake, Goal::Connections);
+    // What still served is no limit.
+    assert_eq!((found, stage.chosen), (None, Some(3)));
+    assert!(stage.decision.contains("up to 10000 were established and served"), "{}", stage.decision);
     fake.failing = vec!["1000"];
     let (found, stage) = cap(&mut fake, Goal::Connections);
     assert_eq!((found, stage.failed.len()), (Some(100), 1));
+    assert!(stage.decision.ends_with("with 1000 the server failed: broken"), "{}", stage.decision);
     assert_eq!(fake.asked.last().map(String::as_str), Some("1000"), "nothing beyond what failed is tried");
     fake.failing = vec!["10"];
     assert_eq!(cap(&mut fake, Goal::Connections).0, None);
+}
+
+#[test]
+fn what_the_load_could_not_open_is_no_limit_of_the_server() {
+    for (side, says) in
+        [(Side::Load, "with 1000 the load failed: broken"), (Side::Unknown, "with 1000 broken")]
+    {
+        for goal in [Goal::Connections, Goal::Throughput, Goal::P99, Goal::Cpu] {
+            let mut fake = Fake::new(&[("10000", if goal == Goal::Throughput { 0.5 } else { 2.0 })]);
+            (fake.failing, fake.side) = (vec!["1000"], side);
+            let (found, stage) = cap(&mut fake, goal);
+            assert_eq!((found, stage.failed.len()), (None, 1), "{goal:?}");
+            let decision = &stage.decision;
+            assert!(decision.contains("stays at its default") && decision.ends_with(says), "{decision}");
+        }
+    }
+    let mut fake = Fake::new(&[]);
+    fake.failing = vec!["1000"];
+    let (found, stage) = cap(&mut fake, Goal::Throughput);
+    assert_eq!((found, stage.chosen), (Some(100), Some(1)), "{}", stage.decision);
+    assert!(stage.decision.ends_with("with 1000 the server failed: broken"), "{}", stage.decision);
+}
+
+#[test]
+fn a_curve_that_the_load_bends_has_no_cap() {
+    // Worse by half at the end, for whichever reason.
+    let bent = |goal, limits: &[(&'static str, (LimitedBy, usize))]| {
+        let worse = if goal == Goal::Throughput { 0.5 } else { 2.0 };
+        let mut fake = Fake::new(&[("10000", worse)]);
+        fake.limits = limits.iter().copied().collect();
+        cap(&mut fake, goal)
+    };
+    let (load, server) = (LimitedBy::Generator, LimitedBy::Server);
+    for goal in [Goal::Throughput, Goal::P99, Goal::Cpu] {
+        assert_eq!(bent(goal, &[]).0, Some(1_000), "{goal:?}");
+        // Two of its own rounds, and then three, are too few.
+        for rounds in [5, 3, 2] {
+            let (found, stage) = bent(goal, &[("10000", (load, rounds))]);
+            assert_eq!(found, None, "{goal:?}, {}", stage.decision);
+            let says = format!("with 10000 the load was the limit in {rounds} of 5 rounds");
+            assert!(stage.decision.ends_with(&says) && stage.is_judged, "{}", stage.decision);
+        }
+        // One that is in doubt leaves enough.
+        assert_eq!(bent(goal, &[("10000", (load, 1))]).0, Some(1_000), "{goal:?}");
+        // Beyond a rung that says nothing of the server the curve may be anything.
+        let (found, stage) = bent(goal, &[("1000", (load, 5))]);
+        assert_eq!(found, None, "{goal:?}");
+        assert!(stage.decision.contains("with 1000 the load was the limit"), "{}", stage.decision);
+        let all = [("10", (load, 5)), ("100", (load, 5)), ("1000", (load, 5)), ("10000", (load, 5))];
+        let (found, stage) = bent(goal, &all);
+        assert!(found.is_none() && !stage.is_judged, "{}", stage.decision);
+    }
+    // A rate that falls while neither was busy is nobody's; a latency at a rate that was kept is the server's.
+    let neither = [("10000", (LimitedBy::Neither, 5))];
+    let (found, stage) = bent(Goal::Throughput, &neither);
+    assert!(found.is_none() && stage.decision.contains("in only 0 of 5 rounds"), "{}", stage.decision);
+    assert_eq!(bent(Goal::P99, &neither).0, Some(1_000));
+    assert_eq!(bent(Goal::Throughput, &[("10000", (server, 5))]).0, Some(1_000));
+}
+
+#[test]
+fn rounds_of_the_load_decide_nothing_for_latency_and_cost() {
+    for goal in [Goal::P99, Goal::Cpu] {
+        let search = |rounds| {
+            let settings = settings(goal);
+            let mut fake = Fake::new(&[("threads 4", 0.5)]);
+            fake.limits.insert("4", (LimitedBy::Generator, rounds));
+            let mut descent = Descent::new(&mut fake, &settings, |_| {});
+            let chosen = descent.knob(Knob::Threads, epoll(), 2, 0);
+            (chosen.to_string(), descent.found().stages.remove(0))
+        };
+        assert_eq!(search(0).0, "epoll, threads 4");
+        let (chosen, stage) = search(1);
+        assert_eq!(chosen, "epoll, threads 4");
+        assert!(stage.decision.ends_with("not counting 1 of 15 rounds in which the load was the limit"));
+        let (chosen, stage) = search(4);
+        assert_eq!((chosen.as_str(), stage.rows[2].measures[0].rounds.len()), ("epoll", 5), "all are shown");
+        assert!(stage.is_judged, "the other one is");
+    }
+}
+
+#[test]
+fn nothing_is_written_of_what_was_not_judged() {
+    let search = |goal, trials, limit| {
+        let mut fake = Fake::new(&[("poll", 2.0)]);
+        (fake.trials_left, fake.limit) = (trials, limit);
+        let settings = Settings { budget: Duration::from_secs(7), ..settings(goal) };
+        let mut descent = Descent::new(&mut fake, &settings, |_| {});
+        let models = [Model::Epoll, Model::Poll].map(|m| Candidate::of(Setting::new(m), 100));
+        let chosen = descent.model(models.into()).unwrap();
+        descent.knee(chosen, &[10, 100]);
+        crate::tune::refuse_what_was_not_judged(&descent.found(), &settings).map_err(|e| e.to_string())
+    };
+    let cut = search(Goal::Throughput, 6, LimitedBy::Server).unwrap_err();
+    for says in ["the budget of 7 s was over", "--budget", "Nothing was written"] {
+        assert!(cut.contains(says), "{says:?} in {cut}");
+    }
+    assert_eq!(search(Goal::Throughput, 8, LimitedBy::Server), Ok(()));
+    let by_load = search(Goal::P99, 100, LimitedBy::Generator).unwrap_err();
+    assert!(by_load.contains("not counting 10 of 10 rounds in which the load was the limit"), "{by_load}");
+    assert_eq!(search(Goal::Throughput, 100, LimitedBy::Generator), Ok(()), "the cost was judged");
 }

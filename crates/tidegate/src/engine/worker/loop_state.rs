@@ -129,9 +129,10 @@ impl LoopState {
         addr: Option<SocketAddr>,
         local: impl FnOnce() -> Option<SocketAddr>,
     ) -> Option<Connection> {
-        let WorkerContext { service, counters, index, .. } = &self.worker;
+        let WorkerContext { service, counters, index, transports, .. } = &self.worker;
         counters.attempted.add(1);
         let session = admission::open_accepted(&**service, counters, addr, local, *index)?;
+        transports.count_option(Origin::Accepted, addr, counters);
         Some(Connection::new(session, Origin::Accepted, self.now))
     }
 
@@ -141,9 +142,11 @@ impl LoopState {
         request: &mut DialRequest,
         local: impl FnOnce() -> Option<SocketAddr>,
     ) -> Option<Connection> {
-        let WorkerContext { service, counters, index, .. } = &self.worker;
+        let WorkerContext { service, counters, index, transports, .. } = &self.worker;
         let session = admission::open_dialled(&**service, counters, request, local, *index)?;
-        Some(Connection::new(session, Origin::Dialled { tag: request.dial().tag }, self.now))
+        let origin = Origin::Dialled { tag: request.dial().tag };
+        transports.count_option(origin, request.dial().to.addr(), counters);
+        Some(Connection::new(session, origin, self.now))
     }
 
     /// How long the thread may wait for the next event. After this it must [wake up](Self::woke).

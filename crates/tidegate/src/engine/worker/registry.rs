@@ -258,10 +258,17 @@ impl ConnectionRegistry {
         counters: &Counters,
     ) -> Option<Box<dyn Session>> {
         let service = &*self.config.service;
-        match caller {
-            Caller::Accepted(addr) => admission::open_accepted(service, counters, *addr, local, thread),
-            Caller::Dialled(request) => admission::open_dialled(service, counters, request, local, thread),
-        }
+        let (session, addr) = match caller {
+            Caller::Accepted(addr) => {
+                (admission::open_accepted(service, counters, *addr, local, thread)?, *addr)
+            }
+            Caller::Dialled(request) => {
+                let session = admission::open_dialled(service, counters, request, local, thread)?;
+                (session, request.dial().to.addr())
+            }
+        };
+        self.config.transports.count_option(caller.origin(), addr, counters);
+        Some(session)
     }
 
     /// Waits until a connection may be accepted, or is to be refused; `None` once the registry stops.
