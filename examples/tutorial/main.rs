@@ -15,7 +15,7 @@ use throttle::Throttle;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let model = args.get(1).map_or(Ok(Model::best().model), |name| name.parse())?;
-    let addr = args.get(2).map_or("127.0.0.1:7000", String::as_str).parse()?;
+    let addr = args.get(2).map_or("127.0.0.1:7000", String::as_str);
     let policy = Policy {
         max_connections: 1000,
         threads: NonZeroUsize::new(1),

@@ -2,6 +2,7 @@
 
 mod datagram;
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use tidegate_os::descriptor::OwnedFd;
 
-use tidegate_os::endpoint::Endpoint;
+use tidegate_os::endpoint::{Endpoint, ParseEndpointError};
 use tidegate_os::local::SocketFile;
 use tidegate_os::loopback::Loopback;
 use tidegate_os::socket::{Blocking, ListenOptions, Listener};
@@ -20,6 +21,7 @@ use crate::policy::{DatagramPath, Policy, PolicyError};
 use crate::service::{ErasedService, Service};
 use crate::stats::{Counters, Stats, each, sum};
 
+pub(crate) use datagram::ip_address as datagram_address;
 pub use datagram::{BoundDatagramServer, DatagramServer, RunningDatagrams};
 
 /// Why a server could not be started. Everything started before the error is undone.
@@ -44,6 +46,15 @@ pub enum StartError {
         path: DatagramPath,
         /// Why it cannot be used.
         why: String,
+    },
+    /// The text is not an address.
+    #[error(transparent)]
+    Address(#[from] ParseEndpointError),
+    /// Datagrams go to IP addresses only.
+    #[error("{at} takes no datagrams: write ADDR:PORT, such as 127.0.0.1:8080")]
+    NotForDatagrams {
+        /// The address.
+        at: Endpoint,
     },
     /// There is no route to the address.
     #[error("cannot send to {addr}: {error}; check the address and the routes of this machine")]
@@ -83,6 +94,13 @@ pub enum StartError {
         /// The system's error.
         error: io::Error,
     },
+}
+
+/// An address that is one already: `bind` takes it as it takes text.
+impl From<Infallible> for StartError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
 }
 
 fn remedy(e: &io::Error, at: &Endpoint) -> String {
@@ -144,14 +162,25 @@ impl<S: Service> Server<S> {
 
     /// Binds and listens: connections queue in the backlog from now on. Port 0 lets the system pick one.
     ///
+    /// Takes everything that converts into an [`Endpoint`]: text (`"127.0.0.1:7000"`, `"unix:/run/app.sock"`), a
+    /// [`SocketAddr`], a pair of an IP address and a port, the path of a Unix socket.
+    ///
     /// The file of a Unix socket is created with the permissions that the umask leaves (every user who may write to it
     /// may connect), and removed when the server has stopped; a stale file of a dead server is replaced. Limits of TCP
     /// that are on by default ([`accept.defer`](crate::policy::Accept::defer)) have no effect there; others are refused
     /// by name.
     ///
     /// # Errors
-    /// An invalid policy, an unavailable model or an unusable address; nothing is left behind.
-    pub fn bind(self, at: Endpoint) -> Result<BoundServer, StartError> {
+    /// An invalid policy, an unavailable model, a text that is not an address, or an unusable address; nothing is left
+    /// behind.
+    pub fn bind(
+        self,
+        at: impl TryInto<Endpoint, Error: Into<StartError>>,
+    ) -> Result<BoundServer, StartError> {
+        self.bind_to(at.try_into().map_err(Into::into)?)
+    }
+
+    fn bind_to(self, at: Endpoint) -> Result<BoundServer, StartError> {
         self.policy.check()?;
         self.policy.check_dials(self.service.dials())?;
         let model = choose(self.model, &self.policy)?;
@@ -533,10 +562,25 @@ mod tests {
     }
 
     #[test]
+    fn an_address_may_be_text_or_what_it_stands_for() {
+        let server = || Server::new(Deaf).model(Model::Poll);
+        let v4 = std::net::Ipv4Addr::LOCALHOST;
+        assert!(server().bind((v4, 0)).is_ok() && server().bind(([127, 0, 0, 1], 0)).is_ok());
+        assert!(server().bind(SocketAddr::from((v4, 0))).is_ok());
+        assert!(
+            server().bind(&"127.0.0.1:0".to_owned()).is_ok()
+                && server().bind("127.0.0.1:0".to_owned()).is_ok()
+        );
+        let why = server().bind("localhost:80").err().unwrap();
+        assert!(matches!(why, StartError::Address(_)), "{why:?}");
+        assert!(why.to_string().contains("write ADDR:PORT"), "{why}");
+    }
+
+    #[test]
     fn a_thread_that_was_told_to_stop_is_not_broken() {
         let policy = Policy { threads: std::num::NonZeroUsize::new(1), ..Policy::default() };
         let server = Server::new(Deaf).model(Model::Poll).policy(policy);
-        let running = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        let running = server.bind("127.0.0.1:0").unwrap().start().unwrap();
         running.stop();
         assert!(!running.is_broken());
         assert_eq!(running.join().accepted, 0);

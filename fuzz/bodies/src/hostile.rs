@@ -36,7 +36,7 @@ fn server(spins: bool) -> &'static Running {
             ..Policy::default()
         };
         let server = Server::new(Echo).model(Model::Epoll).policy(policy);
-        server.bind(SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("bind").start().expect("start")
+        server.bind(([127, 0, 0, 1], 0)).expect("bind").start().expect("start")
     })
 }
 

@@ -33,7 +33,7 @@ pub fn on_every_model(case: impl Fn(Model)) {
 
 pub fn start(model: Model, policy: Policy, service: impl Service) -> Running {
     let server = Server::new(service).model(model).policy(policy);
-    server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap()
+    server.bind("127.0.0.1:0").unwrap().start().unwrap()
 }
 
 pub fn connect(running: &Running) -> TcpStream {

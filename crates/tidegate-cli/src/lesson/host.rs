@@ -36,7 +36,7 @@ pub fn serve<S: Service>(
 ) -> anyhow::Result<(SocketAddr, Running)> {
     let readiness = if Model::Epoll.availability().is_available() { Model::Epoll } else { Model::Select };
     let server = Server::new(service).policy(policy).model(model.unwrap_or(readiness));
-    let running = server.bind(at.into())?.start()?;
+    let running = server.bind(at)?.start()?;
     let addr = running.local_addr().addr().context("the server has no address")?;
     Ok((addr, running))
 }

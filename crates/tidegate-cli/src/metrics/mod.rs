@@ -89,7 +89,7 @@ fn serve(
     let server = Server::new(service).policy(policy()).model(Model::Poll);
     let bound = match socket {
         Some(socket) => server.listen_on(socket)?,
-        None => server.bind(addr.into())?,
+        None => server.bind(addr)?,
     };
     let share = bound.share_listener();
     Ok((bound.start()?, share))

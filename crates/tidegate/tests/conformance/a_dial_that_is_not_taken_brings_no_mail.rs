@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use tidegate::{
-    Consumed, Dial, Flow, Mail, MailboxError, Model, Outbox, Peer, Policy, Refusal, Service, Session,
-};
+use tidegate::{Consumed, Flow, Mail, MailboxError, Model, Outbox, Peer, Policy, Refusal, Service, Session};
 
 use crate::kit;
 
@@ -61,7 +59,7 @@ impl Session for Dialling {
         out.write(input);
         if input == b"dial" {
             for _ in 0..DIALS {
-                match out.dial(Dial::to(self.to), kit::patience(), Nothing) {
+                match out.dial(self.to, kit::patience(), Nothing) {
                     Ok(()) => self.count.taken.fetch_add(1, SeqCst),
                     Err(MailboxError::Full) => self.count.refused.fetch_add(1, SeqCst),
                     Err(e) => panic!("{e}"),

@@ -26,7 +26,7 @@ fn a_stop_wakes_every_thread_that_has_nothing_to_do() {
 fn a_stop_serves_what_has_arrived() {
     everywhere("graceful stop", |model, policy| {
         let server = DatagramServer::new(|_| Echo).model(model).policy(policy);
-        let bound = server.bind((LOCALHOST, 0).into()).unwrap();
+        let bound = server.bind((LOCALHOST, 0)).unwrap();
         let peer = UdpSocket::bind((LOCALHOST, 0)).unwrap();
         peer.connect(bound.local_addr()).unwrap();
         for n in 0..50u8 {

@@ -101,7 +101,7 @@ fn a_flood_is_survived_and_accounted_for() {
 fn what_cannot_be_is_refused_with_a_way_out() {
     let refusal = |model, policy: DatagramPolicy| {
         let server = DatagramServer::new(|_| Echo).model(model).policy(policy);
-        server.bind((LOCALHOST, 0).into()).err().map(|e| e.to_string()).unwrap_or_default()
+        server.bind((LOCALHOST, 0)).err().map(|e| e.to_string()).unwrap_or_default()
     };
     let batched = DatagramPolicy { path: Some(DatagramPath::Batched), ..Default::default() };
     if Model::Uring.availability().is_available() {
@@ -110,6 +110,20 @@ fn what_cannot_be_is_refused_with_a_way_out() {
     assert!(refusal(Model::Iocp, DatagramPolicy::default()).contains("iocp is unavailable"));
     let contradicting = DatagramPolicy { reply_bytes: 1, ..Default::default() };
     assert!(refusal(Model::Poll, contradicting).contains("raise reply_bytes"));
+}
+
+#[test]
+fn datagrams_go_to_ip_addresses() {
+    let bind = |at: &str| DatagramServer::new(|_| Echo).model(Model::Poll).bind(at).err();
+    for stream in ["unix:/tmp/tidegate-test.sock", "mptcp:127.0.0.1:0"] {
+        let why = bind(stream).expect("refused");
+        assert!(matches!(why, StartError::NotForDatagrams { .. }), "{why:?}");
+        assert!(why.to_string().contains("write ADDR:PORT"), "{why}");
+        let why = DatagramClient::connect(stream, &DatagramPolicy::default()).err().expect("refused");
+        assert!(matches!(why, StartError::NotForDatagrams { .. }), "{why:?}");
+    }
+    assert!(matches!(bind("localhost:0"), Some(StartError::Address(_))));
+    assert!(bind("127.0.0.1:0").is_none());
 }
 
 /// Threads share a port among themselves, never with somebody else.

@@ -169,8 +169,7 @@ pub fn tight(model: Model) -> Policy {
 
 /// The policy, if the model can keep it; else makes sure that it is refused, by the name of the limit.
 pub fn kept_by(model: Model, policy: Policy, limit: &str) -> Option<Policy> {
-    let addr = "127.0.0.1:0".parse().expect("an address");
-    match Server::new(sessions(Echo::default)).model(model).policy(policy.clone()).bind(addr) {
+    match Server::new(sessions(Echo::default)).model(model).policy(policy.clone()).bind("127.0.0.1:0") {
         Ok(_) => Some(policy),
         Err(StartError::Policy(PolicyError::NotOnModel { name, .. })) => {
             assert_eq!(name, limit);
