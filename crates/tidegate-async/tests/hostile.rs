@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use kit::{Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, policy, reset, start, until};
+use kit::{
+    Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, policy, reset, start, until,
+};
 use tidegate::{CloseReason, Model, Policy, Running};
 use tidegate_async::{Connection, service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -26,7 +26,10 @@ mod tokio_io {
     use super::*;
 
     /// A line that says how long its answer is to be; then all that comes is sent back, then the end.
-    async fn talk(mut reader: impl AsyncRead + Unpin, mut writer: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+    async fn talk(
+        mut reader: impl AsyncRead + Unpin,
+        mut writer: impl AsyncWrite + Unpin,
+    ) -> std::io::Result<()> {
         let mut lines = BufReader::new(&mut reader);
         let mut line = String::new();
         lines.read_line(&mut line).await?;
@@ -77,7 +80,10 @@ mod futures_io {
 
     use super::*;
 
-    async fn talk(mut reader: impl AsyncRead + Unpin, mut writer: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+    async fn talk(
+        mut reader: impl AsyncRead + Unpin,
+        mut writer: impl AsyncWrite + Unpin,
+    ) -> std::io::Result<()> {
         let mut lines = BufReader::new(&mut reader);
         let mut line = String::new();
         lines.read_line(&mut line).await?;
@@ -168,7 +174,8 @@ mod hyper_rt {
                 let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
                 let mut writer = stream.try_clone().unwrap();
                 let sent = body.clone();
-                let sender = std::thread::spawn(move || writer.write_all(&[head.as_bytes(), &sent].concat()).unwrap());
+                let sender =
+                    std::thread::spawn(move || writer.write_all(&[head.as_bytes(), &sent].concat()).unwrap());
                 let (head, back) = response(&mut stream);
                 sender.join().unwrap();
                 assert!(head.starts_with("http/1.1 200 ok"), "on {model}: {head}");
@@ -233,7 +240,8 @@ mod entered {
 
     #[test]
     fn a_runtime_of_tokio_is_there_for_code_that_needs_one() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
         let id = runtime.handle().id();
         on_every_model(|model| {
             let ends = Arc::new(AtomicUsize::new(0));
@@ -267,7 +275,6 @@ mod entered {
             until("both futures are dropped where the runtime is", || ends.load(SeqCst) == 2);
         });
     }
-
 
     #[test]
     fn without_it_there_is_none() {
