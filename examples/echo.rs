@@ -21,7 +21,7 @@ impl Session for Echo {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let model = args.get(1).map_or("poll", String::as_str).parse()?;
-    let addr = args.get(2).map_or("127.0.0.1:0", String::as_str).parse()?;
+    let addr = args.get(2).map_or("127.0.0.1:0", String::as_str);
     let server = Server::new(Echo).model(model).bind(addr)?;
     println!("listening on {} with {model}", server.local_addr());
     server.start()?.join();

@@ -55,7 +55,7 @@ impl Session for LineSession {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let model = args.get(1).map_or(Ok(Model::best().model), |name| name.parse())?;
-    let addr = args.get(2).map_or("127.0.0.1:0", String::as_str).parse()?;
+    let addr = args.get(2).map_or("127.0.0.1:0", String::as_str);
     let server = Server::new(Lines).model(model).bind(addr)?;
     println!("listening on {} with {model}", server.local_addr());
     server.start()?.join();

@@ -12,7 +12,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use tidegate::{Availability, Client, Dial, Endpoint, Model, Running, Server, Service};
+use tidegate::{Availability, Client, Dial, Model, Running, Server, Service};
 
 use ask::Ask;
 use forward::Forward;
@@ -30,8 +30,7 @@ fn on_every_model(check: impl Fn(Model)) {
 }
 
 fn start(model: Model, service: impl Service) -> (Running, SocketAddr) {
-    let at: Endpoint = "127.0.0.1:0".parse().unwrap();
-    let running = Server::new(service).model(model).bind(at).unwrap().start().unwrap();
+    let running = Server::new(service).model(model).bind("127.0.0.1:0").unwrap().start().unwrap();
     let addr = running.local_addr().addr().expect("a TCP address");
     (running, addr)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate::{Availability, Endpoint, Model, Running, Server};
+use tidegate::{Availability, Model, Running, Server};
 
 use throttle::Throttle;
 
@@ -19,8 +19,7 @@ fn on_every_model(bytes_per_s: usize, check: impl Fn(Model, Running, SocketAddr,
         if let Availability::Available(_) = model.availability() {
             let echoed = Arc::new(AtomicU64::new(0));
             let service = Throttle { bytes_per_s, echoed: Arc::clone(&echoed) };
-            let at: Endpoint = "127.0.0.1:0".parse().unwrap();
-            let running = Server::new(service).model(model).bind(at).unwrap().start().unwrap();
+            let running = Server::new(service).model(model).bind("127.0.0.1:0").unwrap().start().unwrap();
             let addr = running.local_addr().addr().expect("a TCP address");
             check(model, running, addr, &echoed);
         }

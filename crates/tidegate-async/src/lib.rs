@@ -15,7 +15,7 @@
 //!         }
 //!     }
 //! });
-//! let running = Server::new(echo).model(Model::Poll).bind("127.0.0.1:0".parse()?)?.start()?;
+//! let running = Server::new(echo).model(Model::Poll).bind("127.0.0.1:0")?.start()?;
 //! running.stop();
 //! running.join();
 //! # Ok::<(), Box<dyn std::error::Error>>(())

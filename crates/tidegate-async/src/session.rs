@@ -202,6 +202,8 @@ impl Session for AsyncSession {
     }
 
     fn on_close(&mut self, _: CloseReason) {
+        #[cfg(feature = "tokio")]
+        let _entered = self.runtime.as_ref().map(tokio::runtime::Handle::enter);
         self.shared.close(); // first: the destructors of the application's futures may panic
         self.root = None;
         self.spawned = None;

@@ -2,78 +2,22 @@
 //!
 //! Each case runs on all of them one after the other and names the one it failed on.
 
+mod kit;
+
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::num::NonZeroUsize;
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use tidegate::policy::OutboxMarks;
-use tidegate::{Model, Policy, Running, Server, Service};
+use kit::{
+    Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
+    until,
+};
+use tidegate::policy::{FastPath, OutboxMarks};
+use tidegate::{Client, Policy};
 use tidegate_async::{Connection, Elapsed, service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-/// How long anything may take before a case fails.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn policy(model: Model) -> Policy {
-    // One thread, so that connections meet on it; models that have threads for connections choose for themselves.
-    let fixed = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Uring | Model::Tokio);
-    let threads = if fixed { NonZeroUsize::new(1) } else { None };
-    Policy { threads, ..Policy::default() }
-}
-
-fn on_every_model(case: impl Fn(Model)) {
-    let models = Model::available();
-    assert!(models.len() >= 4, "too few models work here: {models:?}");
-    for model in models {
-        eprintln!("on {model}");
-        case(model);
-    }
-}
-
-fn start(model: Model, policy: Policy, service: impl Service) -> Running {
-    let server = Server::new(service).model(model).policy(policy);
-    server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap()
-}
-
-fn connect(running: &Running) -> TcpStream {
-    let stream = TcpStream::connect(running.local_addr().addr().unwrap()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream
-}
-
-fn exchange(stream: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
-    stream.write_all(bytes).unwrap();
-    let mut answer = vec![0; bytes.len()];
-    stream.read_exact(&mut answer).unwrap();
-    answer
-}
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::yield_now();
-    }
-}
-
-async fn echo(mut conn: Connection) {
-    let mut buffer = [0; 4096];
-    while let Ok(n @ 1..) = conn.read(&mut buffer).await {
-        if conn.write_all(&buffer[..n]).await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Bytes that differ from their neighbours, so that a lost or doubled one shows.
-fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i % 251) as u8).collect()
-}
 
 #[test]
 fn bytes_come_back_exactly_and_then_the_end() {
@@ -144,29 +88,16 @@ fn code_that_does_not_read_holds_its_peer_back() {
     });
 }
 
-/// Waits until a count has begun to grow, and has then stood for a moment.
-fn comes_to_rest(count: &AtomicUsize) {
-    let mut last = (0, Instant::now());
-    while last.0 == 0 || last.1.elapsed() < Duration::from_millis(300) {
-        let now = count.load(SeqCst);
-        if now != last.0 {
-            last = (now, Instant::now());
-        }
-        assert!(last.1.elapsed() < PATIENCE, "nothing moves");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn code_that_writes_too_much_waits_for_its_peer() {
     on_every_model(|model| {
         let written = Arc::new(AtomicUsize::new(0));
         let count = written.clone();
         let total = 64 << 20;
-        let outbox = OutboxMarks { low: 16 << 10, high: 64 << 10 };
+        let outbox = OutboxMarks::default().low(16 << 10).high(64 << 10);
         let running = start(
             model,
-            Policy { outbox, ..policy(model) },
+            policy(model).outbox(outbox),
             service(move |mut conn: Connection| {
                 let count = count.clone();
                 async move {
@@ -303,7 +234,7 @@ fn a_future_that_wakes_itself_for_ever_starves_nobody() {
         let polls = busy.clone();
         let running = start(
             model,
-            Policy { drain_timeout: Duration::from_millis(100), ..policy(model) },
+            policy(model).drain_timeout(Duration::from_millis(100)),
             service(move |mut conn: Connection| {
                 let polls = polls.clone();
                 async move {
@@ -332,15 +263,6 @@ fn a_future_that_wakes_itself_for_ever_starves_nobody() {
     });
 }
 
-/// Counts when it is dropped.
-struct Dropped(Arc<AtomicUsize>);
-
-impl Drop for Dropped {
-    fn drop(&mut self) {
-        self.0.fetch_add(1, SeqCst);
-    }
-}
-
 #[test]
 fn the_end_of_a_connection_drops_its_futures() {
     on_every_model(|model| {
@@ -365,8 +287,7 @@ fn the_end_of_a_connection_drops_its_futures() {
         let mut stream = connect(&running);
         assert_eq!(exchange(&mut stream, b"here"), b"here", "on {model}");
         assert_eq!(dropped.load(SeqCst), 0, "on {model}");
-        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
-        drop(stream); // a reset
+        reset(stream);
         until("both are dropped", || dropped.load(SeqCst) == 2);
     });
 }
@@ -483,10 +404,10 @@ fn an_answer_before_the_end_of_the_input_survives() {
 #[test]
 fn a_refused_job_that_owns_half_of_its_connection_hangs_nothing() {
     on_every_model(|model| {
-        let offload = tidegate::policy::Offload { threads: 1, queue: 1 };
+        let offload = tidegate::policy::Offload::default().threads(1).queue(1);
         let running = start(
             model,
-            Policy { offload, ..policy(model) },
+            policy(model).offload(offload),
             service(async |mut conn: Connection| {
                 conn.read_u8().await.unwrap();
                 let (release, wait) = mpsc::channel::<()>();
@@ -516,4 +437,41 @@ fn a_refused_job_that_owns_half_of_its_connection_hangs_nothing() {
         stream.read_to_string(&mut answer).unwrap();
         assert_eq!(answer, "refused", "on {model}");
     });
+}
+
+/// Both ends are async code, on a model whose loop can watch shared memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn connections_of_async_code_leave_tcp_for_shared_memory() {
+    let model = tidegate::Model::Epoll;
+    let fast = policy(model).fast_path(Some(FastPath::default()));
+    let running = start(model, fast.clone(), service(echo));
+    let (hears, heard) = mpsc::channel();
+    let caller = service(move |conn: Connection| {
+        let hears = hears.clone();
+        async move {
+            let spawner = conn.spawner();
+            let (mut reader, mut writer) = conn.into_split();
+            let (sent, all) = tokio::sync::oneshot::channel();
+            spawner.spawn(async move {
+                writer.write_all(&pattern(3_000_000)).await.unwrap();
+                writer.shutdown().await.unwrap();
+                sent.send(()).unwrap();
+            });
+            let mut back = Vec::new();
+            reader.read_to_end(&mut back).await.unwrap();
+            all.await.unwrap();
+            hears.send(back).unwrap();
+        }
+    });
+    let client = Client::new(caller.speaks_first()).model(model).policy(fast).start().unwrap();
+    client.dial(running.local_addr()).unwrap();
+    let back = heard.recv_timeout(PATIENCE).unwrap();
+    assert!(back == pattern(3_000_000), "{} bytes came back", back.len());
+    client.stop();
+    let there = client.join();
+    running.stop();
+    let here = running.join();
+    assert_eq!((here.fast_paths, there.fast_paths), (1, 1));
+    assert_eq!((here.bytes_in, here.bytes_out), (3_000_000, 3_000_000));
 }

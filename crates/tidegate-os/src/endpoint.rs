@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,13 +11,17 @@ use socket2::{Domain, Protocol, SockAddr};
 
 /// Where a stream socket listens, or connects to. Cheap to clone.
 ///
-/// As text: `127.0.0.1:80`, `mptcp:127.0.0.1:80`, `unix:/run/app.sock`, `unix:@name`.
+/// As text: `127.0.0.1:80`, `mptcp:127.0.0.1:80`, `unix:/run/app.sock`, `unix:@name`. Host names are not looked up.
+///
+/// Socket addresses, pairs of an IP address and a port, and paths (of Unix sockets) convert into it; text by
+/// [`TryFrom`] or `parse`.
 ///
 /// ```
 /// # use tidegate_os::endpoint::Endpoint;
 /// let endpoint: Endpoint = "unix:/run/app.sock".parse()?;
 /// assert_eq!(endpoint, Endpoint::unix("/run/app.sock"));
 /// assert_eq!(endpoint.to_string(), "unix:/run/app.sock");
+/// assert_eq!(Endpoint::from(([127, 0, 0, 1], 80)), Endpoint::try_from("127.0.0.1:80")?);
 /// # Ok::<(), tidegate_os::endpoint::ParseEndpointError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -108,6 +112,24 @@ impl From<SocketAddr> for Endpoint {
     }
 }
 
+impl From<SocketAddrV4> for Endpoint {
+    fn from(addr: SocketAddrV4) -> Self {
+        Self::Tcp(addr.into())
+    }
+}
+
+impl From<SocketAddrV6> for Endpoint {
+    fn from(addr: SocketAddrV6) -> Self {
+        Self::Tcp(addr.into())
+    }
+}
+
+impl<I: Into<IpAddr>> From<(I, u16)> for Endpoint {
+    fn from(ip_and_port: (I, u16)) -> Self {
+        Self::Tcp(ip_and_port.into())
+    }
+}
+
 impl From<PathBuf> for Endpoint {
     fn from(path: PathBuf) -> Self {
         Self::unix(path)
@@ -191,6 +213,30 @@ impl FromStr for Endpoint {
     }
 }
 
+impl TryFrom<&str> for Endpoint {
+    type Error = ParseEndpointError;
+
+    fn try_from(text: &str) -> Result<Self, ParseEndpointError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<&String> for Endpoint {
+    type Error = ParseEndpointError;
+
+    fn try_from(text: &String) -> Result<Self, ParseEndpointError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Endpoint {
+    type Error = ParseEndpointError;
+
+    fn try_from(text: String) -> Result<Self, ParseEndpointError> {
+        text.parse()
+    }
+}
+
 fn ip(text: &str) -> Result<SocketAddr, ParseEndpointError> {
     text.parse().map_err(|_| {
         ParseEndpointError(format!(
@@ -210,6 +256,22 @@ mod tests {
         {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn every_kind_of_address_is_one() {
+        let expected = "127.0.0.1:80".parse::<Endpoint>().unwrap();
+        let addr = SocketAddr::from(([127, 0, 0, 1], 80));
+        let SocketAddr::V4(v4) = addr else { unreachable!("it is written above") };
+        for endpoint in [addr.into(), v4.into(), (addr.ip(), 80).into(), (*v4.ip(), 80).into()] {
+            assert_eq!(expected, endpoint);
+        }
+        let owned = "127.0.0.1:80".to_owned();
+        assert_eq!(Endpoint::try_from(&owned).as_ref(), Ok(&expected));
+        assert_eq!(Endpoint::try_from(owned), Ok(expected));
+        assert_eq!(Endpoint::from(Path::new("/a")), Endpoint::from(PathBuf::from("/a")));
+        let v6: SocketAddrV6 = "[::1]:80".parse().unwrap();
+        assert_eq!(Endpoint::try_from("[::1]:80"), Ok(v6.into()));
     }
 
     #[test]

@@ -147,7 +147,7 @@ fn pem_error(path: &Path, what: &'static str, e: pem::Error) -> TlsError {
 /// limits.check(&tidegate::Policy::default())?;
 /// let identity = Arc::new(Identity::read("cert.pem".as_ref(), "key.pem".as_ref(), &[])?);
 /// let service = TlsServer::new(Echo, identity.clone(), limits, Default::default());
-/// let running = tidegate::Server::new(service).bind("127.0.0.1:7000".parse()?)?.start()?;
+/// let running = tidegate::Server::new(service).bind("127.0.0.1:7000")?.start()?;
 /// identity.reload()?; // the files hold another certificate now
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

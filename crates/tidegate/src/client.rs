@@ -5,8 +5,6 @@ mod datagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidegate_os::endpoint::Endpoint;
-
 use crate::engine::{self, Command, CommandQueue, EngineConfig, Model};
 use crate::policy::Policy;
 use crate::server::{StartError, Threads, choose};
@@ -65,12 +63,13 @@ pub struct Dialler {
 }
 
 impl Dialler {
-    /// Requests a connection. [`Service::open`] creates its session; if the dial fails, [`Service::dial_failed`] is
+    /// Requests a connection: `dial` is an address, or a [`Dial`] with more to say. [`Service::open`] creates its session; if the dial fails, [`Service::dial_failed`] is
     /// called instead.
     ///
     /// # Errors
     /// The client has stopped, or [`Policy::mail_queue`] dials are already pending.
-    pub fn dial(&self, dial: Dial) -> Result<(), MailboxError> {
+    pub fn dial(&self, dial: impl Into<Dial>) -> Result<(), MailboxError> {
+        let dial = dial.into();
         let thread = dial.thread.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed));
         self.command_queues[thread % self.command_queues.len()].push(Command::Dial(dial.into()))
     }
@@ -103,12 +102,12 @@ impl RunningClient {
         self.dialler.clone()
     }
 
-    /// Dials `to`; see [`Dialler::dial`].
+    /// Dials an address, or a [`Dial`]; see [`Dialler::dial`].
     ///
     /// # Errors
     /// The client has stopped, or too many dials are already pending.
-    pub fn dial(&self, to: impl Into<Endpoint>) -> Result<(), MailboxError> {
-        self.dialler.dial(Dial::to(to))
+    pub fn dial(&self, dial: impl Into<Dial>) -> Result<(), MailboxError> {
+        self.dialler.dial(dial)
     }
 
     /// The model in use.

@@ -22,7 +22,7 @@
 //!     }
 //! }
 //!
-//! let server = Server::new(Echo).model(Model::Poll).policy(Policy::default()).bind("127.0.0.1:0".parse()?)?;
+//! let server = Server::new(Echo).model(Model::Poll).policy(Policy::default()).bind("127.0.0.1:0")?;
 //! println!("listening on {}", server.local_addr());
 //! let running = server.start()?;
 //! running.stop();

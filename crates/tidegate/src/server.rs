@@ -2,6 +2,7 @@
 
 mod datagram;
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use tidegate_os::descriptor::OwnedFd;
 
-use tidegate_os::endpoint::Endpoint;
+use tidegate_os::endpoint::{Endpoint, ParseEndpointError};
 use tidegate_os::local::SocketFile;
 use tidegate_os::loopback::Loopback;
 use tidegate_os::socket::{Blocking, ListenOptions, Listener};
@@ -21,6 +22,7 @@ use crate::policy::{DatagramPath, Policy, PolicyError};
 use crate::service::{ErasedService, Service};
 use crate::stats::{Counters, Stats, each, sum};
 
+pub(crate) use datagram::ip_address as datagram_address;
 pub use datagram::{BoundDatagramServer, DatagramServer, RunningDatagrams};
 
 /// Why a server could not be started. Everything started before the error is undone.
@@ -42,6 +44,13 @@ pub enum StartError {
         path: DatagramPath,
         /// Why it cannot be used.
         why: String,
+    },
+    /// The text is not an address.
+    Address(ParseEndpointError),
+    /// Datagrams go to IP addresses only.
+    NotForDatagrams {
+        /// The address.
+        at: Endpoint,
     },
     /// There is no route to the address.
     Connect {
@@ -82,6 +91,10 @@ impl fmt::Display for StartError {
             Self::Policy(e) => e.fmt(f),
             Self::Unavailable { model, why } => write!(f, "the model {model} is unavailable: {why}"),
             Self::PathUnavailable { path, why } => write!(f, "the path {path} is unavailable: {why}"),
+            Self::Address(e) => e.fmt(f),
+            Self::NotForDatagrams { at } => {
+                write!(f, "{at} takes no datagrams: write ADDR:PORT, such as 127.0.0.1:8080")
+            }
             Self::Connect { addr, error } => {
                 write!(f, "cannot send to {addr}: {error}; check the address and the routes of this machine")
             }
@@ -105,7 +118,9 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Policy(e) => e.source(), // its text is the text of this error
+            // Their text is the text of this error.
+            Self::Policy(e) => e.source(),
+            Self::Address(e) => e.source(),
             _ => None,
         }
     }
@@ -114,6 +129,19 @@ impl std::error::Error for StartError {
 impl From<PolicyError> for StartError {
     fn from(e: PolicyError) -> Self {
         Self::Policy(e)
+    }
+}
+
+impl From<ParseEndpointError> for StartError {
+    fn from(e: ParseEndpointError) -> Self {
+        Self::Address(e)
+    }
+}
+
+/// An address that is one already: `bind` takes it as it takes text.
+impl From<Infallible> for StartError {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }
 
@@ -176,14 +204,25 @@ impl<S: Service> Server<S> {
 
     /// Binds and listens: connections queue in the backlog from now on. Port 0 lets the system pick one.
     ///
+    /// Takes everything that converts into an [`Endpoint`]: text (`"127.0.0.1:7000"`, `"unix:/run/app.sock"`), a
+    /// [`SocketAddr`], a pair of an IP address and a port, the path of a Unix socket.
+    ///
     /// The file of a Unix socket is created with the permissions that the umask leaves (every user who may write to it
     /// may connect), and removed when the server has stopped; a stale file of a dead server is replaced. Limits of TCP
     /// that are on by default ([`accept.defer`](crate::policy::Accept::defer)) have no effect there; others are refused
     /// by name.
     ///
     /// # Errors
-    /// An invalid policy, an unavailable model or an unusable address; nothing is left behind.
-    pub fn bind(self, at: Endpoint) -> Result<BoundServer, StartError> {
+    /// An invalid policy, an unavailable model, a text that is not an address, or an unusable address; nothing is left
+    /// behind.
+    pub fn bind(
+        self,
+        at: impl TryInto<Endpoint, Error: Into<StartError>>,
+    ) -> Result<BoundServer, StartError> {
+        self.bind_to(at.try_into().map_err(Into::into)?)
+    }
+
+    fn bind_to(self, at: Endpoint) -> Result<BoundServer, StartError> {
         self.policy.check()?;
         self.policy.check_dials(self.service.dials())?;
         let model = choose(self.model, &self.policy)?;
@@ -565,10 +604,25 @@ mod tests {
     }
 
     #[test]
+    fn an_address_may_be_text_or_what_it_stands_for() {
+        let server = || Server::new(Deaf).model(Model::Poll);
+        let v4 = std::net::Ipv4Addr::LOCALHOST;
+        assert!(server().bind((v4, 0)).is_ok() && server().bind(([127, 0, 0, 1], 0)).is_ok());
+        assert!(server().bind(SocketAddr::from((v4, 0))).is_ok());
+        assert!(
+            server().bind(&"127.0.0.1:0".to_owned()).is_ok()
+                && server().bind("127.0.0.1:0".to_owned()).is_ok()
+        );
+        let why = server().bind("localhost:80").err().unwrap();
+        assert!(matches!(why, StartError::Address(_)), "{why:?}");
+        assert!(why.to_string().contains("write ADDR:PORT"), "{why}");
+    }
+
+    #[test]
     fn a_thread_that_was_told_to_stop_is_not_broken() {
         let policy = Policy { threads: std::num::NonZeroUsize::new(1), ..Policy::default() };
         let server = Server::new(Deaf).model(Model::Poll).policy(policy);
-        let running = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        let running = server.bind("127.0.0.1:0").unwrap().start().unwrap();
         running.stop();
         assert!(!running.is_broken());
         assert_eq!(running.join().accepted, 0);

@@ -342,7 +342,11 @@ pub enum Origin {
 }
 
 /// Parameters of a dial; see [`Dialler`](crate::client::Dialler) and [`Outbox::dial`].
+///
+/// Whatever converts into an [`Endpoint`] also converts into a dial to it. Text is parsed where it is read, because a
+/// dial has no way to say what is wrong with it: `let to: Endpoint = text.parse()?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Dial {
     /// Destination.
     pub to: Endpoint,
@@ -377,6 +381,12 @@ impl Dial {
     #[must_use]
     pub fn thread(self, thread: usize) -> Self {
         Self { thread: Some(thread), ..self }
+    }
+}
+
+impl<T: Into<Endpoint>> From<T> for Dial {
+    fn from(to: T) -> Self {
+        Self::to(to)
     }
 }
 

@@ -19,8 +19,7 @@ pub fn anywhere() -> SocketAddr {
 
 /// One I/O thread; connections are accepted before they have sent anything, and a stop waits for nobody.
 pub fn policy() -> Policy {
-    let mut policy =
-        Policy { threads: Some(NonZeroUsize::MIN), drain_timeout: Duration::ZERO, ..Policy::default() };
+    let mut policy = Policy::default().threads(Some(NonZeroUsize::MIN)).drain_timeout(Duration::ZERO);
     policy.accept.defer = None;
     policy.max_connections = 10_000;
     policy.first_byte_timeout = None;
@@ -36,7 +35,7 @@ pub fn serve<S: Service>(
 ) -> anyhow::Result<(SocketAddr, Running)> {
     let readiness = if Model::Epoll.availability().is_available() { Model::Epoll } else { Model::Select };
     let server = Server::new(service).policy(policy).model(model.unwrap_or(readiness));
-    let running = server.bind(at.into())?.start()?;
+    let running = server.bind(at)?.start()?;
     let addr = running.local_addr().addr().context("the server has no address")?;
     Ok((addr, running))
 }

@@ -222,6 +222,8 @@ pub fn endpoint(text: &str) -> Result<Endpoint, String> {
 pub fn failure(e: StartError) -> Failure {
     match e {
         StartError::Policy(_)
+        | StartError::Address(_)
+        | StartError::NotForDatagrams { .. }
         | StartError::Unavailable { .. }
         | StartError::PathUnavailable { .. }
         | StartError::Adopt { .. }

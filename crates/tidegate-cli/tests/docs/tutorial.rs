@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::{Endpoint, Model, Running, Server};
+use tidegate::{Model, Running, Server};
 
 use super::commands;
 use super::none;
@@ -21,8 +21,7 @@ fn page(path: &str) -> Page {
 
 fn start(model: Model, echoed: &Arc<AtomicU64>) -> (Running, String) {
     let service = Throttle { bytes_per_s: 64_000, echoed: Arc::clone(echoed) };
-    let at: Endpoint = "127.0.0.1:0".parse().unwrap();
-    let running = Server::new(service).model(model).bind(at).unwrap().start().unwrap();
+    let running = Server::new(service).model(model).bind("127.0.0.1:0").unwrap().start().unwrap();
     let url = running.local_addr().to_string();
     (running, url)
 }

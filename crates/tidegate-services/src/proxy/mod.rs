@@ -5,7 +5,7 @@
 //!
 //! let upstreams = vec!["127.0.0.1:9001".parse()?, "127.0.0.1:9002".parse()?];
 //! let proxy = Proxy::new(upstreams, ProxyOptions::default())?;
-//! let running = tidegate::Server::new(proxy).bind("127.0.0.1:8080".parse()?)?.start()?;
+//! let running = tidegate::Server::new(proxy).bind("127.0.0.1:8080")?.start()?;
 //! # drop(running);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

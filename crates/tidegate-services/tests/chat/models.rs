@@ -101,14 +101,12 @@ fn everybody_hears_everything_in_one_order_and_who_does_not_read_is_cut_off() {
             ..ChatLimits::default()
         };
         let of_connections = matches!(model, Model::Blocking | Model::Pool);
-        let policy = Policy {
-            threads: if of_connections { None } else { NonZeroUsize::new(2) },
-            socket_send_buffer: Some(8 * 1024),
-            ..Policy::default()
-        };
+        let policy = Policy::default()
+            .threads(if of_connections { None } else { NonZeroUsize::new(2) })
+            .socket_send_buffer(Some(8 * 1024));
         limits.check(&policy).unwrap();
         let server = Server::new(Chat::new(limits)).model(model).policy(policy);
-        let server = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
         let mut members: Vec<_> =
             (0..MEMBERS).map(|n| Member::join(server.local_addr(), &format!("m{n}"), n % 2 == 1)).collect();
 
@@ -181,7 +179,7 @@ fn a_stop_is_said_to_members_of_both_kinds_on_every_model() {
     for model in Model::available() {
         let _alive = watchdog(model);
         let server = Server::new(Chat::default()).model(model);
-        let server = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
         let mut lines = Member::join(server.local_addr(), "ann", false);
         let mut frames = Member::join(server.local_addr(), "bob", true);
         assert_eq!(lines.hear(), "#2 + bob");
@@ -211,15 +209,13 @@ fn talks_fast(model: Model, line: &str, speaks_frames: bool) {
     let _alive = watchdog(model);
     let limits = ChatLimits { lines_per_s: None, announced: 0, ..ChatLimits::default() };
     // Little room in the kernel: what is not held back shows.
-    let policy = Policy {
-        threads: NonZeroUsize::new(2),
-        socket_send_buffer: Some(16 * 1024),
-        socket_receive_buffer: Some(16 * 1024),
-        ..Policy::default()
-    };
+    let policy = Policy::default()
+        .threads(NonZeroUsize::new(2))
+        .socket_send_buffer(Some(16 * 1024))
+        .socket_receive_buffer(Some(16 * 1024));
     limits.check(&policy).unwrap();
     let server = Server::new(Chat::new(limits)).model(model).policy(policy);
-    let server = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+    let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
     let mut talker = Member::join(server.local_addr(), "talker", speaks_frames);
     let one = if speaks_frames { text(line) } else { format!("{line}\n").into_bytes() };
     let mut stream = talker.stream.try_clone().unwrap();

@@ -38,11 +38,7 @@ pub fn pattern(bytes: usize) -> Vec<u8> {
 pub fn serve(model: Model, outer: &Path, options: FilesOptions) -> Running {
     let files = Files::new(&outer.join("root"), options, HttpLimits::default()).expect("a folder");
     let server = Server::new(files).model(model).policy(Policy::default());
-    server
-        .bind("127.0.0.1:0".parse::<tidegate::Endpoint>().expect("an address"))
-        .expect("bind")
-        .start()
-        .expect("start")
+    server.bind("127.0.0.1:0").expect("bind").start().expect("start")
 }
 
 /// The models that are here.

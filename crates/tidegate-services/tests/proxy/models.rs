@@ -69,7 +69,7 @@ fn every_model_passes_on_the_client_of_every_header() {
         let service = ProxyProtocol::new(Who, ProxyLimits::default());
         let faults = service.faults();
         let server = Server::new(service).model(model).policy(Policy::default());
-        let server = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
         for (header, addr) in headers() {
             for step in [1, 1000] {
                 let (answer, local) = talk(server.local_addr(), &header, step);

@@ -11,7 +11,7 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 
 pub fn start<S: Service>(service: S, model: Model) -> Running {
     let server = Server::new(service).model(model).policy(Policy::default());
-    server.bind("127.0.0.1:0".parse().expect("an address")).expect("bind").start().expect("start")
+    server.bind("127.0.0.1:0").expect("bind").start().expect("start")
 }
 
 /// What comes back for these pieces until the end; `None` if the end is a reset without a byte before it.

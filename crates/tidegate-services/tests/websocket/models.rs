@@ -16,7 +16,7 @@ fn every_model_echoes_messages_and_closes_in_order() {
     for model in Model::available() {
         let limits = WebSocketLimits::default();
         let server = Server::new(WebSocket::new(EchoMessages, limits)).model(model).policy(Policy::default());
-        let server = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
         let mut stream = TcpStream::connect(server.local_addr()).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         let long = "tide".repeat(10_000);
@@ -44,7 +44,7 @@ fn every_model_echoes_messages_and_closes_in_order() {
 fn a_stop_is_said_with_1001_on_every_model() {
     for model in Model::available() {
         let server = Server::new(WebSocket::new(EchoMessages, WebSocketLimits::default())).model(model);
-        let server = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
         let mut stream = TcpStream::connect(server.local_addr()).unwrap();
         stream.set_read_timeout(Some(DEADLINE)).unwrap();
         stream.write_all(UPGRADE.as_bytes()).unwrap();

@@ -68,7 +68,7 @@ fn every_model_gives_every_verdict() {
         let (papers, counters) = (Papers::of("localhost"), Arc::<TlsCounters>::default());
         let service = TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), counters.clone());
         let server = Server::new(service).model(model).policy(Policy::default());
-        let server = server.bind("127.0.0.1:0".parse().unwrap()).unwrap().start().unwrap();
+        let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
         let at = server.local_addr();
         for (number, (what, bytes)) in NO_HELLO.iter().enumerate() {
             let singly: Vec<&[u8]> = bytes.chunks(1).collect();

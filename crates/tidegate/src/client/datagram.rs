@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tidegate_os::datagram::{DatagramOptions, DatagramSocket, Inbox, Joining, Message, Outgoing};
+use tidegate_os::endpoint::Endpoint;
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::Blocking;
 
 use crate::engine::Availability;
 use crate::policy::datagram::ReplyLimits;
 use crate::policy::{DatagramPath, DatagramPolicy};
-use crate::server::StartError;
+use crate::server::{StartError, datagram_address};
 
 /// A datagram socket for one peer. It has no thread and no model: each call acts on the socket directly, and only
 /// [`receive`](Self::receive) and [`wait_to_send`](Self::wait_to_send) block.
@@ -25,12 +26,17 @@ pub struct DatagramClient {
 
 impl DatagramClient {
     /// Creates a socket for this peer, with the path, batch, segment and buffer limits of the policy; its other limits
-    /// apply to servers only. The path is plain unless the policy names one.
+    /// apply to servers only. The path is plain unless the policy names one. The address is one as for
+    /// [`DatagramServer::bind`](crate::DatagramServer::bind).
     ///
     /// # Errors
-    /// An invalid policy, an unavailable path, or an address without a route.
-    pub fn connect(to: SocketAddr, policy: &DatagramPolicy) -> Result<Self, StartError> {
+    /// An invalid policy, an unavailable path, an address without a route, or a Unix socket.
+    pub fn connect(
+        to: impl TryInto<Endpoint, Error: Into<StartError>>,
+        policy: &DatagramPolicy,
+    ) -> Result<Self, StartError> {
         policy.check()?;
+        let to = datagram_address(to.try_into().map_err(Into::into)?)?;
         let path = policy.path.unwrap_or(DatagramPath::Plain);
         if let Availability::Unavailable(why) = path.availability() {
             return Err(StartError::PathUnavailable { path, why });

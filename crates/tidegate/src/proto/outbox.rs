@@ -207,11 +207,11 @@ impl Outbox<'_> {
         Ok(())
     }
 
-    /// Dials on the I/O thread of this session, and gives the connection to `session`. Afterwards, or if it is not
-    /// established `within` this time, this session receives [`Mail::Dialled`]; until then it counts as
-    /// [at work](Activity::Work), so that a stop waits for it. [`Dial::thread`] is ignored. The service must declare
-    /// that its sessions dial ([`Service::dials`](crate::Service::dials)), which reserves connections within
-    /// [`Policy::max_connections`](crate::Policy::max_connections).
+    /// Dials an address, or a [`Dial`], on the I/O thread of this session, and gives the connection to `session`.
+    /// Afterwards, or if it is not established `within` this time, this session receives [`Mail::Dialled`]; until then
+    /// it counts as [at work](Activity::Work), so that a stop waits for it. [`Dial::thread`] is ignored. The service
+    /// must declare that its sessions dial ([`Service::dials`](crate::Service::dials)), which reserves connections
+    /// within [`Policy::max_connections`](crate::Policy::max_connections).
     ///
     /// The models without event loops have no I/O thread to share: `blocking` starts a thread, a worker of `pool`
     /// blocks until connected, and `tokio` starts a task.
@@ -220,9 +220,14 @@ impl Outbox<'_> {
     /// The thread has stopped, or [`Policy::mail_queue`](crate::Policy::mail_queue) dials are already pending;
     /// `session` is dropped, and no mail follows. A failed connect is reported by mail;
     /// [`io::ErrorKind::QuotaExceeded`] means that all permits are taken and one may become free soon.
-    pub fn dial(&mut self, dial: Dial, within: Duration, session: impl Session) -> Result<(), MailboxError> {
+    pub fn dial(
+        &mut self,
+        dial: impl Into<Dial>,
+        within: Duration,
+        session: impl Session,
+    ) -> Result<(), MailboxError> {
         let until = self.now().checked_add(within).unwrap_or_else(|| self.now() + LONGEST);
-        let request = DialRequest::of(self.address(), dial, until, Box::new(session));
+        let request = DialRequest::of(self.address(), dial.into(), until, Box::new(session));
         self.context.mail_sink.dial(request)?;
         self.state_of_session.jobs += 1;
         Ok(())

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use tidegate_os::datagram::{DatagramSocket, PortSharing};
 use tidegate_os::descriptor::OwnedFd;
+use tidegate_os::endpoint::Endpoint;
 
 use super::StartError;
 use crate::engine::datagram::{self, DatagramConfig, Order, StopSignal};
@@ -28,7 +29,7 @@ use crate::stats::{DatagramCounters, DatagramStats};
 /// #         out.send(from, bytes);
 /// #     }
 /// # }
-/// let server = DatagramServer::new(|_thread| Echo).model(Model::Poll).bind("127.0.0.1:0".parse()?)?;
+/// let server = DatagramServer::new(|_thread| Echo).model(Model::Poll).bind("127.0.0.1:0")?;
 /// println!("listening on {}", server.local_addr());
 /// let running = server.start()?;
 /// running.stop();
@@ -62,9 +63,16 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
 
     /// Creates and binds the sockets: datagrams queue in the kernel from now on. Port 0 lets the system pick one.
     ///
+    /// Takes an address as [`Server::bind`](crate::Server::bind) does: text, a [`SocketAddr`], or a pair of an IP address
+    /// and a port.
+    ///
     /// # Errors
-    /// An invalid policy, an unavailable model or path, or an unusable address; nothing is left behind.
-    pub fn bind(self, addr: SocketAddr) -> Result<BoundDatagramServer, StartError> {
+    /// An invalid policy, an unavailable model or path, an unusable address, or a Unix socket; nothing is left behind.
+    pub fn bind(
+        self,
+        at: impl TryInto<Endpoint, Error: Into<StartError>>,
+    ) -> Result<BoundDatagramServer, StartError> {
+        let addr = ip_address(at.try_into().map_err(Into::into)?)?;
         let (model, path) = self.choose()?;
         let listen = |error| StartError::Listen { at: addr.into(), error };
         let threads = self.policy.threads.map_or(datagram::default_threads(model), usize::from);
@@ -132,6 +140,14 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
             return Err(StartError::PathUnavailable { path, why });
         }
         Ok((model, path))
+    }
+}
+
+/// The address that datagrams go to or come from.
+pub(crate) fn ip_address(at: Endpoint) -> Result<SocketAddr, StartError> {
+    match at {
+        Endpoint::Tcp(addr) => Ok(addr), // an address without a protocol, as it is written
+        at => Err(StartError::NotForDatagrams { at }),
     }
 }
 

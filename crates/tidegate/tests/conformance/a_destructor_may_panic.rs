@@ -199,7 +199,7 @@ fn a_dialled_one_is_like_others(model: Model) {
     let echo_peer = EchoPeer::open(|_, _| {});
     let nobody = ClosedPort::new();
     let fallen = Arc::new(AtomicUsize::new(0));
-    let policy = Policy { fast_path: None, ..kit::with_threads(model, 1) };
+    let policy = kit::with_threads(model, 1).fast_path(None);
     let client = Client::new(Caller(fallen.clone())).model(model).policy(policy).start().expect("start");
     for round in 0..3 {
         client.dial(echo_peer.addr).expect("dial");

@@ -38,7 +38,7 @@ fn case(model: Model) {
 
 fn serve(model: Model, flow: Flow, linger_timeout: Duration, tape: &Tape) -> tidegate::Running {
     let tape = tape.clone();
-    let policy = Policy { linger_timeout, ..kit::policy(model) };
+    let policy = kit::policy(model).linger_timeout(linger_timeout);
     kit::serve(model, policy, kit::sessions(move || Refuser { tape: tape.clone(), flow }))
 }
 

@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_millis(300);
 
 fn case(model: Model) {
     let (service, witness) = Echo::service();
-    let limits = Policy { first_byte_timeout: None, idle_timeout: Some(LIMIT), ..kit::policy(model) };
+    let limits = kit::policy(model).first_byte_timeout(None).idle_timeout(Some(LIMIT));
     let server = kit::serve(model, limits, service);
     let idle = || {
         let (mut stream, start) = loop {

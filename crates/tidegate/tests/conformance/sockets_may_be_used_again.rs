@@ -17,7 +17,7 @@ const TIMES: u64 = 12;
 
 fn case(model: Model) {
     let plain = kit::policy(model);
-    let policy = Policy { accept: Accept { reuse: NonZeroU32::new(4), ..plain.accept }, ..plain };
+    let policy = plain.clone().accept(plain.accept.reuse(NonZeroU32::new(4)));
     if model != Model::Iocp {
         let refused = Server::new(kit::sessions(Echo::default)).model(model).policy(policy);
         let refused = refused.bind(kit::somewhere()).err();

@@ -53,7 +53,7 @@ fn case(model: Model) {
         let mut policy = kit::policy(model);
         policy.accept.defer = None; // those that dial below send nothing
         let server = Server::new(service.clone()).model(model).policy(policy);
-        let server = server.bind(all.into()).expect("bind").start().expect("start");
+        let server = server.bind(all).expect("bind").start().expect("start");
         let port = server.local_addr().addr().expect("an address").port();
         let to = |last: u8| SocketAddr::from(([127, 0, 0, last], port));
         let mut streams: Vec<_> =

@@ -33,8 +33,7 @@ pub fn everywhere(case: &str, run: impl Fn(Model, DatagramPolicy)) {
                 continue; // `what_cannot_be_is_refused` looks at those
             }
             let _deadline = deadline::Deadline::new(format!("{case} on {model}, {path}"));
-            let policy =
-                DatagramPolicy { path: Some(path), threads: NonZeroUsize::new(1), ..Default::default() };
+            let policy = DatagramPolicy::default().path(Some(path)).threads(NonZeroUsize::new(1));
             run(model, policy);
             ran += 1;
         }
@@ -48,7 +47,7 @@ pub fn start<S: DatagramService>(
     ip: IpAddr,
     make: impl Fn(usize) -> S + Send + 'static,
 ) -> RunningDatagrams {
-    DatagramServer::new(make).model(model).policy(policy).bind((ip, 0).into()).unwrap().start().unwrap()
+    DatagramServer::new(make).model(model).policy(policy).bind((ip, 0)).unwrap().start().unwrap()
 }
 
 /// Whether several threads of a model can have one port: on Windows only those that share a socket.
@@ -59,7 +58,7 @@ pub fn has_threads(model: Model) -> bool {
 /// Looks that several threads are refused, and that it is said what to do.
 pub fn refuses_threads(model: Model, policy: DatagramPolicy) {
     assert!(policy.threads.is_some_and(|threads| threads.get() > 1), "{policy:?}");
-    let refusal = DatagramServer::new(|_| Echo).model(model).policy(policy).bind((LOCALHOST, 0).into());
+    let refusal = DatagramServer::new(|_| Echo).model(model).policy(policy).bind((LOCALHOST, 0));
     let why = refusal.err().expect("several sockets on one port").to_string();
     assert!(why.contains("use one thread"), "{model}: {why}");
 }

@@ -11,7 +11,7 @@ use crate::kit::*;
 fn a_stop_wakes_every_thread_that_has_nothing_to_do() {
     everywhere("silent stop", |model, policy| {
         let threads = if has_threads(model) { 3 } else { 1 };
-        let policy = DatagramPolicy { threads: NonZeroUsize::new(threads), ..policy };
+        let policy = policy.threads(NonZeroUsize::new(threads));
         let server = start(model, policy, LOCALHOST, |_| Echo);
         assert!(!server.is_broken());
         let stats = end(server);
@@ -45,7 +45,7 @@ fn who_leaves_receives_nothing_more_and_answers_what_it_has() {
 fn a_stop_serves_what_has_arrived() {
     everywhere("graceful stop", |model, policy| {
         let server = DatagramServer::new(|_| Echo).model(model).policy(policy);
-        let bound = server.bind((LOCALHOST, 0).into()).unwrap();
+        let bound = server.bind((LOCALHOST, 0)).unwrap();
         let peer = UdpSocket::bind((LOCALHOST, 0)).unwrap();
         peer.connect(bound.local_addr()).unwrap();
         for n in 0..50u8 {

@@ -165,9 +165,13 @@ impl Round {
         let world = Arc::new(world);
         let stops_after = random.one_in(3).then(|| random.below(operations));
         let service = Host { world: world.clone() };
-        let to = "127.0.0.1:0".parse().expect("an address");
-        let server =
-            Server::new(service).model(model).policy(policy).bind(to).expect("bind").start().expect("start");
+        let server = Server::new(service)
+            .model(model)
+            .policy(policy)
+            .bind("127.0.0.1:0")
+            .expect("bind")
+            .start()
+            .expect("start");
         Self { world, server, round, operations, stops_after, crowds, hand, lossy }
     }
 
