@@ -1,6 +1,6 @@
 //! The summary at the top of a report: which model to use on this machine, and by how much.
 
-use tidegate_load::verdict::LimitedBy;
+use tidegate_load::verdict::{LimitedBy, Verdict};
 
 use super::cells::{Cells, grouped, spread};
 use super::{Results, chart::Chart, svg, verdict};
@@ -153,10 +153,7 @@ pub fn cells(table: &Table) -> Cells {
     // Of a program of the user's nobody else measures the memory.
     let second = if table.program.is_some() { "peak MiB" } else { "req/s" };
     head.extend(levels.iter().map(|&level| format!("{second}, c={level}")));
-    let limits = |model: &str| {
-        let all: Vec<_> = points(table, model).flat_map(|point| point.figures.verdicts.clone()).collect();
-        verdict::limits(&all)
-    };
+    let limits = |model: &str| verdict::limits(&verdicts(table, model));
     let costs = costs(table);
     let others = costs.iter().any(|cost| limits(&cost.model) != verdict::word(LimitedBy::Server));
     head.extend(others.then(|| "limit".to_owned()));
@@ -178,13 +175,17 @@ pub fn cells(table: &Table) -> Cells {
     cells
 }
 
+fn verdicts(table: &Table, model: &str) -> Vec<Verdict> {
+    points(table, model).flat_map(|point| point.figures.verdicts.clone()).collect()
+}
+
 fn cost_us(point: &Point) -> String {
     let us = point.figures.cpu_s_per_100k.times(10.0);
-    spread(&us, if us.median < 100.0 { 1 } else { 0 })
+    verdict::marked(spread(&us, if us.median < 100.0 { 1 } else { 0 }), &point.figures.verdicts)
 }
 
 fn rate(point: &Point) -> String {
-    grouped(point.figures.per_processor_s.median.round() as u64)
+    verdict::marked(grouped(point.figures.per_processor_s.median.round() as u64), &point.figures.verdicts)
 }
 
 fn peak(point: &Point) -> String {
@@ -196,14 +197,15 @@ fn peak(point: &Point) -> String {
 pub(super) fn chart(table: &Table) -> Option<Chart> {
     let costs = costs(table);
     let title = "Server processor time for a request, in µs (less is better)".to_owned();
-    let bars: Vec<_> = costs.into_iter().map(|cost| (cost.model, cost.us)).collect();
+    let bar = |cost: Cost| (verdict::marked(cost.model.clone(), &verdicts(table, &cost.model)), cost.us);
+    let bars: Vec<_> = costs.into_iter().map(bar).collect();
     let svg = svg::bars(&title, &bars, |_| true);
     (!bars.is_empty()).then(|| Chart { name: "answer".into(), title, svg, section: WHICH.into() })
 }
 
 #[cfg(test)]
 mod tests {
-    use tidegate_load::verdict::{Evidence, Verdict};
+    use tidegate_load::verdict::Evidence;
 
     use super::*;
     use crate::Bench;
@@ -276,6 +278,42 @@ mod tests {
             ("limit", "server")
         );
         assert!(cells[2].last().unwrap().contains("load"), "{cells:?}");
+        assert!(cells[2][2].ends_with(" †") && cells[2][3].ends_with(" †"), "{cells:?}");
+        assert!(!cells[1].concat().contains('†'), "{cells:?}");
+        // In all three forms, with what it means.
+        let charts = crate::report::charts::of(&results);
+        let sections = crate::report::sections(&results);
+        for (title, cells, about) in &sections {
+            assert!(cells.iter().flatten().any(|cell| cell.ends_with(" †")), "{title}: {cells:?}");
+            assert!(about.starts_with("†: not every round proves"), "{title}: {about}");
+        }
+        let pages = [
+            crate::report::markdown::markdown(&results, &charts),
+            crate::report::html::page(&results, &charts),
+        ];
+        for page in pages {
+            assert!(page.contains(" †") && page.contains("†: not every round proves"), "{page}");
+        }
+        assert!(chart(results.concurrency.as_ref().unwrap()).unwrap().svg.contains("tokio †"));
+    }
+
+    #[test]
+    fn the_points_of_a_chart_are_hollow_where_the_load_was_the_limit() {
+        let at = |concurrency| point("epoll", concurrency, CHEAP);
+        let mut results = results(vec![at(100), at(1_000)]);
+        let table = results.concurrency.as_mut().unwrap();
+        table.points[1].figures.verdicts = vec![Verdict {
+            limited_by: LimitedBy::Generator,
+            because: String::new(),
+            warnings: Vec::new(),
+            evidence: Evidence::default(),
+        }];
+        let charts = crate::report::charts::of(&results);
+        let hollow = |name: &str| {
+            let chart = charts.iter().find(|chart| chart.name == name).unwrap();
+            chart.svg.matches("class=\"h\"").count()
+        };
+        assert_eq!((hollow("responses"), hollow("cpu")), (2, 2), "one point, and one in the legend");
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The charts of a report.
 
-use super::chart::{Chart, chart, series};
+use super::chart::{Chart, chart, judged_series, series};
 use super::sections::{CONNECTIONS, COST, RESPONSES, TABLE_6_3};
-use super::svg::{self, MAXIMUM, Scale, Sheet};
-use super::{Results, answer};
+use super::svg::{self, MAXIMUM, Point, Scale, Sheet};
+use super::{Results, answer, verdict};
 use crate::experiment::models::Pace;
 use crate::experiment::peers::Case;
 use crate::experiment::round::Figures;
@@ -32,10 +32,13 @@ fn has_lines(table: &concurrency::Table) -> bool {
 fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
     let kept = if table.keep_alive { "connections kept" } else { "a connection for each request" };
     let draw = |name, section, title: &str, y_title, y, of: fn(&Figures) -> Spread| {
-        let points = table.points.iter().map(|p| (p.model.clone(), p.concurrency as f64, of(&p.figures)));
+        let points = table.points.iter().map(|p| {
+            let is_doubtful = verdict::is_doubtful(&p.figures.verdicts);
+            (p.model.clone(), Point { x: p.concurrency as f64, figure: of(&p.figures), is_doubtful })
+        });
         let title = format!("{title} ({kept})");
         let sheet = Sheet { title: &title, x_title: "concurrent requests", y_title, x: Scale::Log, y };
-        chart(name, section, &sheet, &series(points))
+        chart(name, section, &sheet, &judged_series(points))
     };
     vec![
         draw(

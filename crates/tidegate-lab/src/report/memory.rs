@@ -35,7 +35,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
             row.model.clone(),
             row.buffers.to_string(),
             spread(&row.figures.cpu_s_per_100k.times(10.0), 2),
-            spread(&row.figures.per_processor_s, 0),
+            verdict::marked(spread(&row.figures.per_processor_s, 0), &row.figures.verdicts),
             spread(&row.user_kib, 0),
             measured(&row.socket_kib),
             measured(&row.object_kib),

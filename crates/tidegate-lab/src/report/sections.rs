@@ -2,7 +2,7 @@
 
 use super::cells::{Cells, counted, grouped};
 use super::tables::{concurrency_cells, connections_cells, models_cells};
-use super::{Measured, Results, answer};
+use super::{Measured, Results, answer, verdict};
 use crate::experiment::models::Pace;
 use crate::experiment::{LeftOut, concurrency};
 use crate::kernel_memory::{objects_method, socket_bytes};
@@ -78,7 +78,11 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     sections.extend(results.udp.as_ref().map(super::udp::section));
     sections.extend(results.peers.iter().flat_map(super::peers::sections));
     sections.extend(results.latency.as_ref().map(super::latency::section));
-    sections
+    let with_legend = |(title, cells, about)| {
+        let about = verdict::with_legend(&cells, about);
+        (title, cells, about)
+    };
+    sections.into_iter().map(with_legend).collect()
 }
 
 /// How responses were measured.
