@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tidegate::Model;
+use tidegate_lab::experiment::holders;
 use tidegate_lab::experiment::round::Length;
 use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::{
@@ -19,6 +20,7 @@ use crate::{Failure, usage};
 const ANSWER_ROUND: Duration = Duration::from_millis(350);
 const ANSWER_ROUNDS: usize = 6;
 const ANSWER_IDLE: usize = 5_000;
+const ANSWER_IDLE_QUICK: usize = 500;
 
 /// Concurrent requests that the answer is taken from.
 const ANSWER_POINTS: &[usize] = &[100, 1_000];
@@ -84,9 +86,9 @@ impl Args {
         if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() }
     }
 
-    /// The models asked for, or the two that hold the most connections.
+    /// The models asked for, or two that hold the most connections.
     fn some_wanted(&self) -> Vec<Model> {
-        if self.models.is_empty() { vec![Model::Uring, Model::Epoll] } else { self.models.clone() }
+        if self.models.is_empty() { holders(&Model::available()) } else { self.models.clone() }
     }
 
     fn is_quick(&self) -> bool {
@@ -99,8 +101,8 @@ impl Args {
     }
 
     fn models_settings(&self) -> models::Settings {
-        let seconds = self.seconds.unwrap_or(if self.is_quick() { 2 } else { 5 });
-        let mut settings = models::Settings::classic(self.wanted(), Duration::from_secs(seconds.into()));
+        let window = self.seconds.unwrap_or(Duration::from_secs(if self.is_quick() { 2 } else { 5 }));
+        let mut settings = models::Settings::classic(self.wanted(), window);
         if self.connections.is_empty() && self.is_quick() {
             settings.loads.retain(|load| load.connections < models::MANY);
         }
@@ -116,7 +118,7 @@ impl Args {
         }
         settings.repeats = self.rounds(1, 4);
         for load in &mut settings.loads {
-            load.window = self.seconds.map_or(load.window, |s| Duration::from_secs(s.into()));
+            load.window = self.seconds.unwrap_or(load.window);
         }
         settings
     }
@@ -140,10 +142,11 @@ impl Args {
         connections::Settings {
             models: self.some_wanted(),
             sizes: match self.experiment {
+                None if self.quick => vec![ANSWER_IDLE_QUICK],
                 None => vec![ANSWER_IDLE],
                 Some(_) => self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
             },
-            probe: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 5 }, Into::into)),
+            probe: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 5 })),
             agents,
         }
     }
@@ -155,7 +158,7 @@ impl Args {
             models: self.wanted(),
             rates: if self.rates.is_empty() { rates.to_vec() } else { self.rates.clone() },
             connections: self.sizes(&[100]).first().copied().unwrap_or(100),
-            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 2 }, Into::into)),
+            window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 2 })),
             repeats: self.rounds(1, 4),
         }
     }
@@ -166,7 +169,7 @@ impl Args {
             models: self.some_wanted(),
             connections: self.sizes(&[1_000]).first().copied().unwrap_or(1_000),
             quick,
-            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 2 }, Into::into)),
+            window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 2 })),
             repeats: self.rounds(1, 4),
         }
     }
@@ -187,7 +190,7 @@ impl Args {
     fn survival_settings(&self) -> survival::Settings {
         let quick = self.is_quick();
         let seconds = Duration::from_secs;
-        let attack = seconds(self.seconds.map_or(if quick { 8 } else { 30 }, Into::into));
+        let attack = self.seconds.unwrap_or(seconds(if quick { 8 } else { 30 }));
         survival::Settings {
             models: self.wanted(),
             clients: self.sizes(&[50]).first().copied().unwrap_or(50),
@@ -202,7 +205,7 @@ impl Args {
         udp::Settings {
             models: self.wanted(),
             sizes: vec![64, 1_400],
-            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 3 }, Into::into)),
+            window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 3 })),
             repeats: self.repeats.map_or(if quick { 1 } else { 4 }, |n| n as usize),
         }
     }
@@ -235,7 +238,7 @@ impl Args {
         let quick = self.is_quick();
         latency::Settings {
             models: self.wanted(),
-            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 3 }, Into::into)),
+            window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 3 })),
             repeats: self.repeats.map_or(if quick { 1 } else { 5 }, |n| n as usize),
             sizes: if quick {
                 vec![64, 4_096, 1 << 20]

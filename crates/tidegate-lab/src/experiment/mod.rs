@@ -43,14 +43,40 @@ pub struct LeftOut {
 /// Separates available models from unavailable ones.
 #[must_use]
 pub fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
+    separated(wanted, missing)
+}
+
+/// Why a model cannot be used here.
+fn missing(model: Model) -> Option<String> {
+    match model.availability() {
+        Availability::Available(_) => None,
+        Availability::Unavailable(why) => Some(why),
+    }
+}
+
+/// Separates models by whether there is a reason against them.
+fn separated(wanted: &[Model], reason: impl Fn(Model) -> Option<String>) -> (Vec<Model>, Vec<LeftOut>) {
     let (mut here, mut out) = (Vec::new(), Vec::new());
     for &model in wanted {
-        match model.availability() {
-            Availability::Available(_) => here.push(model),
-            Availability::Unavailable(why) => out.push(LeftOut { model: model.to_string(), why }),
+        match reason(model) {
+            None => here.push(model),
+            Some(why) => out.push(LeftOut { model: model.to_string(), why }),
         }
     }
     (here, out)
+}
+
+/// Two of these models that hold the most connections: `uring` and `epoll` where one of them is, otherwise the two that
+/// hold the most on their system.
+#[must_use]
+pub fn holders(available: &[Model]) -> Vec<Model> {
+    let of_linux = [Model::Uring, Model::Epoll];
+    if of_linux.iter().any(|model| available.contains(model)) {
+        return of_linux.into(); // one that is missing is left out with the reason
+    }
+    let others = [Model::Rio, Model::Iocp, Model::Tokio, Model::Poll, Model::Overlapped, Model::Select];
+    let others = others.into_iter().chain([Model::Pool, Model::Blocking]);
+    others.filter(|model| available.contains(model)).take(2).collect()
 }
 
 /// Measures each subject in turn, and all of them again for each repeat, in turned order, so that a slow moment of the
@@ -175,6 +201,32 @@ pub fn affordable(wanted: usize) -> (usize, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_are_held_by_models_that_are_available() {
+        use Model::{
+            AsyncSelect, Blocking, Epoll, EventSelect, Iocp, Overlapped, Poll, Pool, Rio, Tokio, Uring,
+        };
+        let windows = [Blocking, Pool, Poll, Tokio, AsyncSelect, EventSelect, Overlapped, Iocp];
+        assert_eq!(holders(&windows), [Iocp, Tokio], "as under Wine");
+        assert_eq!(holders(&[&windows[..], &[Rio]].concat()), [Rio, Iocp]);
+        assert_eq!(holders(&[Blocking, Poll, Epoll, Uring, Tokio]), [Uring, Epoll]);
+        assert_eq!(holders(&[Blocking, Poll, Epoll]), [Uring, Epoll], "and the report says why not uring");
+        assert_eq!(holders(&[Blocking, Pool]), [Pool, Blocking]);
+        for models in [&windows[..], &[Blocking]] {
+            assert!(
+                holders(models).iter().all(|model| models.contains(model)) && !holders(models).is_empty()
+            );
+        }
+    }
+
+    #[test]
+    fn models_with_a_reason_against_them_are_left_out_with_it() {
+        let reason = |model| (model == Model::Rio).then(|| "no loop for datagrams".to_owned());
+        let (here, out) = separated(&[Model::Iocp, Model::Rio], reason);
+        assert_eq!(here, [Model::Iocp]);
+        assert_eq!(out, [LeftOut { model: "rio".into(), why: "no loop for datagrams".into() }]);
+    }
 
     #[test]
     fn subjects_alternate_and_a_failed_round_is_recorded_beside_the_others() {
