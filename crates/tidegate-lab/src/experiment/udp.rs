@@ -11,7 +11,7 @@ use tidegate::{DatagramPath, Model};
 use tidegate_load::verdict::Verdict;
 
 use super::round::assessed;
-use super::{LeftOut, PATIENCE, ResultFile, Server, contestants, interleave};
+use super::{LeftOut, PATIENCE, ResultFile, Server, interleave, missing, separated};
 use crate::process::{Process, cpus, shown};
 use crate::sample::cpu_s;
 use crate::spread::Spread;
@@ -47,7 +47,8 @@ impl Settings {
     /// The number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
-        let rows: usize = contestants(&self.models).0.into_iter().map(|m| Self::paths(m).count()).sum();
+        let rows: usize =
+            contestants(&self.models, missing).0.into_iter().map(|m| Self::paths(m).count()).sum();
         rows * self.sizes.len() * self.repeats
     }
 }
@@ -97,6 +98,11 @@ pub struct Table {
     pub failed: Vec<LeftOut>,
 }
 
+/// Separates models that serve datagrams from those that do not, or that are missing for this reason.
+fn contestants(wanted: &[Model], missing: impl Fn(Model) -> Option<String>) -> (Vec<Model>, Vec<LeftOut>) {
+    separated(wanted, |model| missing(model).or_else(|| model.serves_datagrams().err()))
+}
+
 /// One run.
 struct Run {
     sent_per_s: f64,
@@ -107,7 +113,7 @@ struct Run {
 
 /// Measures all rows; within each repeat the paths alternate.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
-    let (models, left_out) = contestants(&settings.models);
+    let (models, left_out) = contestants(&settings.models, missing);
     let mut table = Table {
         window_s: settings.window.as_secs_f64(),
         repeats: settings.repeats,
@@ -207,6 +213,16 @@ mod tests {
     use tidegate_load::verdict::{Evidence, LimitedBy};
 
     use super::*;
+
+    #[test]
+    fn models_without_datagrams_are_left_out_with_the_reason() {
+        // As on Windows, where all of these are.
+        let (here, out) = contestants(&[Model::Select, Model::EventSelect, Model::Rio], |_| None);
+        assert_eq!(here, [Model::Select, Model::EventSelect]);
+        assert!(out.len() == 1 && out[0].model == "rio" && out[0].why.contains("datagrams"), "{out:?}");
+        let (here, out) = contestants(&[Model::Rio], |_| Some("it is a model of Windows".into()));
+        assert!(here.is_empty() && out[0].why == "it is a model of Windows", "{out:?}");
+    }
 
     #[test]
     fn counters_are_found_among_notes() {

@@ -59,6 +59,14 @@ impl Model {
         (self == Self::Uring) == (other == Self::Uring) && !keeps_it(self) && !keeps_it(other)
     }
 
+    /// Whether it has a loop for datagrams; if not, what to use instead.
+    ///
+    /// # Errors
+    /// It has none, and why.
+    pub fn serves_datagrams(self) -> Result<(), String> {
+        super::datagram::serves(self)
+    }
+
     /// The models that can be used here.
     #[must_use]
     pub fn available() -> Vec<Self> {
