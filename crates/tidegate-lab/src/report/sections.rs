@@ -1,11 +1,11 @@
 //! The sections of a report, in their order.
 
-use super::cells::{Cells, counted, grouped};
+use super::cells::{Cells, counted};
 use super::tables::{concurrency_cells, connections_cells, models_cells};
 use super::{Measured, Results, answer, verdict};
 use crate::experiment::models::Pace;
 use crate::experiment::{LeftOut, concurrency};
-use crate::kernel_memory::{objects_method, socket_bytes};
+use crate::kernel_memory::{objects_method, socket_bytes, sockets_method};
 
 /// Titles of sections with charts.
 pub(super) const TABLE_6_3: &str = "Table 6-3: I/O methods compared";
@@ -27,10 +27,9 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
                 .to_owned()
         } else {
             format!(
-                "User memory is resident memory not backed by files; kernel socket memory is what the kernel charges \
-                 to the server's sockets plus {} bytes of structures for each (thread stacks in the kernel are not in \
-                 it).",
-                grouped(socket_bytes())
+                "User memory is resident memory not backed by files; kernel socket memory is {} (thread stacks in the \
+                 kernel are not in it).",
+                sockets_method(socket_bytes())
             )
         };
         let unlimited = table.rows.iter().filter(|row| row.pace == Pace::Unlimited);
@@ -61,13 +60,13 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
             "An echo server on each model; connections are opened in blocks of 1,000, each sends one message of 64 \
              bytes that has to come back right, and then rests. Held are those still open at the end. Memory is the \
              server's with all of them less that before the first one, divided by those connected: user is resident \
-             memory not backed by files, buffers included; kernel is what the kernel charges to the sockets plus {} \
-             bytes of structures for each (stacks of threads and tables of rings in the kernel are not in it). Kernel \
+             memory not backed by files, buffers included; kernel is {} \
+             (stacks of threads and tables of rings in the kernel are not in it). Kernel \
              objects are measured: the growth of the slab allocator, in which are both ends, if the load is on this \
              machine, and whatever else it did meanwhile ({}). Connects are counted until the last attempt has ended. \
              The probe is one more connection from a separate process that sends 64 bytes at a time and waits for \
              them, before the others are opened and while they rest. One run each.",
-            grouped(socket_bytes()),
+            sockets_method(socket_bytes()),
             objects_method()
         );
         sections.push((CONNECTIONS.into(), connections_cells(table), about));

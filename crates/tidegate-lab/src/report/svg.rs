@@ -185,9 +185,11 @@ fn line(series: &Series, Stroke { colour, dash }: Stroke, x_axis: &Axis, y_axis:
         let bounds = figure.bounds();
         let (x, low, high) = (x_axis.place(*x), y_axis.place(bounds.low), y_axis.place(bounds.high));
         let y = y_axis.place(figure.median);
-        out += &format!(
-            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\" stroke=\"{colour}\" stroke-opacity=\".5\"/>\n",
-        );
+        if figure.has_several() {
+            out += &format!(
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\" stroke=\"{colour}\" stroke-opacity=\".5\"/>\n",
+            );
+        }
         out += &match is_doubtful {
             true => hollow(x, y, colour),
             false => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>\n"),
@@ -238,17 +240,20 @@ pub(super) fn bars(title: &str, rows: &[(String, Spread)], is_ours: impl Fn(&str
         let (y, bounds) = (TOP + EACH * i as f64, spread.bounds());
         let colour = if is_ours(name) { COLOURS[0] } else { GREY };
         let (middle, end) = (y + 12.0, place(spread.median));
+        let (low, high) = (place(bounds.low), place(bounds.high));
+        let interval = match spread.has_several() {
+            true => format!(
+                "<line class=\"e\" x1=\"{low:.1}\" x2=\"{high:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\n"
+            ),
+            false => String::new(),
+        };
         out += &format!(
-            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n\
-             {}<line class=\"e\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\n\
-             <text x=\"{:.1}\" y=\"{}\">{}</text>\n",
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n{}{interval}<text x=\"{:.1}\" y=\"{}\">{}</text>\n",
             from - 8.0,
             y + 17.0,
             escape(name),
             bar(from, end, y + 3.0, colour, spread.median > most),
-            place(bounds.low),
-            place(bounds.high),
-            place(bounds.high) + 8.0,
+            high + 8.0,
             y + 17.0,
             figure(spread.median, if spread.median < 1e3 { 2 } else { 0 })
         );
@@ -414,6 +419,20 @@ mod tests {
 
     fn point(x: f64, figure: Spread) -> Point {
         Point { x, figure, is_doubtful: false }
+    }
+
+    #[test]
+    fn one_run_has_no_spread() {
+        let sheet = Sheet { title: "t", x_title: "x", y_title: "y", x: Scale::Log, y: Scale::Log };
+        let of = |figure: Spread| {
+            let series = [Series { name: "a".into(), points: vec![point(1.0, figure.clone())] }];
+            (lines(&sheet, &series), bars("t", &[("a".into(), figure)], |_| true))
+        };
+        let has_bars = |(lines, bars): (String, String)| {
+            [lines.contains("stroke-opacity"), bars.contains("class=\"e\"")]
+        };
+        assert_eq!(has_bars(of(one(5.0))), [false; 2]);
+        assert_eq!(has_bars(of(Spread::of([5.0, 6.0]).unwrap())), [true; 2]);
     }
 
     #[test]
