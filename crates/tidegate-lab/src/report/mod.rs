@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::udp as datagrams;
 use crate::experiment::{self, LeftOut, concurrency, connections, models};
+use crate::machine::Activity;
 use crate::run::{Circumstances, Row, Run};
 use crate::save::ResultFile;
 use crate::{Bench, LabError};
@@ -110,7 +111,13 @@ impl Results {
             }
         };
         let Circumstances { date, build, machine, .. } = &self.circumstances;
-        format!("{}; {}; {date}; {pinning}.", machine.line(), build.line())
+        let activity = self.activity().map_or(String::new(), |activity| format!("; {activity}"));
+        format!("{}; {}; {date}; {pinning}{activity}.", machine.line(), build.line())
+    }
+
+    /// What else the machine did meanwhile, in one line.
+    fn activity(&self) -> Option<String> {
+        Some(Activity::line(self.circumstances.activity.iter())).filter(|line| !line.is_empty())
     }
 
     /// Every round of every row, for saving and comparing.
