@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate::{Model, system};
+use tidegate_lab::machine::Activity;
+use tidegate_lab::plan::Timetable;
 use tidegate_lab::report::{self, Results, verdict};
 use tidegate_lab::{Agents, Bench, process};
 
@@ -183,19 +185,18 @@ pub fn run(args: Args) -> Outcome {
     }
     let plan = args.plan()?;
     end_children_with_this_program()?;
-    let bar = progress_bar(plan.iter().map(|experiment| experiment.steps() as u64).sum());
-    let mut step = |what: &str| {
-        bar.set_message(what.to_owned());
-        bar.inc(1);
-    };
+    let mut progress = Progress::new(Timetable::new(plan.iter().map(AsRef::as_ref)));
     let mut results = Results::new(&bench);
     for experiment in &plan {
         results.circumstances.settings.extend(experiment.facts());
     }
     for experiment in &plan {
-        experiment.run(&bench, &mut results, &mut step);
+        let before = Activity::now();
+        experiment.run(&bench, &mut results, &mut |what| progress.step(what));
+        results.circumstances.activity.push(before.until_now());
+        progress.timetable.next();
     }
-    bar.finish_and_clear();
+    progress.bar.finish_and_clear();
     let written = report::write(&args.out, &results);
     let shown = show(&results, if args.is_short() { 1 } else { usize::MAX }); // also if they cannot be saved
     let run = written.map_err(|e| Failure::Run(e.into()))?;
@@ -238,6 +239,30 @@ pub(crate) fn progress_bar(steps: u64) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+/// A bar as long as the expected time, with the time that is left.
+struct Progress {
+    bar: ProgressBar,
+    timetable: Timetable,
+}
+
+impl Progress {
+    fn new(timetable: Timetable) -> Self {
+        let total = timetable.total().as_millis() as u64;
+        let bar = ProgressBar::with_draw_target(Some(total), progress_target());
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent}%, {elapsed}, {msg}") {
+            bar.set_style(style);
+        }
+        Self { bar, timetable }
+    }
+
+    fn step(&mut self, what: &str) {
+        self.timetable.step();
+        self.bar.set_position(self.timetable.done().as_millis() as u64);
+        let left = HumanDuration(self.timetable.left(self.bar.elapsed()));
+        self.bar.set_message(format!("about {left:#} left: {what}"));
+    }
 }
 
 /// The answer with at most this many tables; the report has all of them.
