@@ -7,7 +7,8 @@ use tidegate::Model;
 use crate::Bench;
 use crate::experiment::round::Length;
 use crate::experiment::{
-    concurrency, connections, contestants, demand, files, latency, memory, models, peers, survival, udp,
+    concurrency, connections, contestants, demand, files, latency, memory, models, peers, reuse, survival,
+    udp,
 };
 use crate::report::Results;
 use crate::run::Facts;
@@ -168,6 +169,41 @@ impl Experiment for Answer {
 
     fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
         results.answer = Some(concurrency::run(bench, &self.0, progress));
+    }
+}
+
+/// The same with a page of another size, beside the table of [`concurrency`].
+pub struct Page(pub concurrency::Settings);
+
+impl Experiment for Page {
+    fn steps(&self) -> usize {
+        self.0.steps()
+    }
+
+    fn step_time(&self) -> Duration {
+        self.0.step_time()
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.pages.push(concurrency::run(bench, &self.0, progress));
+    }
+}
+
+impl Experiment for reuse::Settings {
+    fn steps(&self) -> usize {
+        self.rounds()
+    }
+
+    fn step_time(&self) -> Duration {
+        length(self.length) + START
+    }
+
+    fn facts(&self) -> Facts {
+        Self::facts(self)
+    }
+
+    fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
+        results.reuse = Some(reuse::run(bench, self, progress));
     }
 }
 

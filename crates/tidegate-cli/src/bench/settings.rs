@@ -9,7 +9,8 @@ use tidegate_lab::experiment::holders;
 use tidegate_lab::experiment::round::Length;
 use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::{
-    Agents, Program, concurrency, connections, demand, files, latency, memory, models, plan, survival, udp,
+    Agents, Program, concurrency, connections, demand, files, latency, memory, models, plan, reuse, survival,
+    udp,
 };
 
 use super::{Args, Experiment};
@@ -22,6 +23,9 @@ const ANSWER_ROUNDS: usize = 6;
 const ANSWER_IDLE: usize = 5_000;
 const ANSWER_IDLE_QUICK: usize = 500;
 
+/// Bytes of the page, and of a message, that `bench all` has beside the usual one.
+const SMALL_PAGE: usize = 1024;
+
 /// Concurrent requests that the answer is taken from.
 const ANSWER_POINTS: &[usize] = &[100, 1_000];
 
@@ -29,11 +33,12 @@ impl Args {
     /// What is to be measured, in order.
     pub(super) fn plan(&self) -> Result<Vec<Box<dyn plan::Experiment>>, Failure> {
         use Experiment::{
-            All, App, Concurrency, Connections, Demand, Files, Latency, Memory, Models, Peers, Survival, Udp,
+            All, App, Concurrency, Connections, Demand, Files, Latency, Memory, Models, Peers, Reuse,
+            Survival, Udp,
         };
         self.refuse_what_does_not_belong()?;
         let agents = self.agents.settings(self.experiment)?;
-        let all = [Models, Concurrency, Demand, Connections, Memory, Files, Survival, Udp, Latency];
+        let all = [Models, Concurrency, Reuse, Demand, Connections, Memory, Files, Survival, Udp, Latency];
         let wanted = match self.experiment {
             None => vec![Concurrency, Connections],
             Some(All) => all.to_vec(),
@@ -43,6 +48,7 @@ impl Args {
             Ok(match experiment {
                 All | Concurrency | App => Box::new(self.concurrency_settings(agents.clone())?),
                 Models => Box::new(self.models_settings()),
+                Reuse => Box::new(self.reuse_settings()),
                 Demand => Box::new(self.demand_settings()),
                 Connections => Box::new(self.connections_settings(agents.clone())),
                 Memory => Box::new(self.memory_settings()),
@@ -59,6 +65,11 @@ impl Args {
         }
         for experiment in wanted {
             plan.push(settings(experiment)?);
+            if experiment == Concurrency {
+                for page in self.other_pages(agents.clone())? {
+                    plan.push(Box::new(plan::Page(page)));
+                }
+            }
         }
         Ok(plan)
     }
@@ -74,6 +85,9 @@ impl Args {
             }
             () if !is(Experiment::Demand) && !is(Experiment::Files) && !self.rates.is_empty() => {
                 Some("--rates belongs to `bench demand` and `bench files`")
+            }
+            () if !is(Experiment::Concurrency) && !is(Experiment::Models) && !self.page.is_empty() => {
+                Some("--page belongs to `bench concurrency` and `bench models`; `bench all` has 1 and 4 KiB")
             }
             () if !is(Experiment::App) && self.path.is_some() => Some("--path belongs to `bench app`"),
             () => None,
@@ -115,6 +129,11 @@ impl Args {
                 .into_iter()
                 .flat_map(|n| classic.iter().map(move |load| sized(load, n)))
                 .collect();
+        }
+        match (self.page.as_slice(), self.experiment) {
+            ([], Some(Experiment::All)) => settings.set_message_bytes(&[models::MESSAGE_BYTES, SMALL_PAGE]),
+            ([], _) => {}
+            (sizes, _) => settings.set_message_bytes(sizes),
         }
         settings.repeats = self.rounds(1, 4);
         for load in &mut settings.loads {
@@ -270,7 +289,40 @@ impl Args {
             keep_alive: self.keepalive || is_short,
             agents,
             program: self.program()?,
+            page_bytes: self.page.first().copied().unwrap_or(peers::PAGE_BYTES),
         })
+    }
+
+    /// Concurrency with pages of other sizes: those of `--page` after the first, and a small one in `bench all`.
+    fn other_pages(&self, agents: Option<Agents>) -> Result<Vec<concurrency::Settings>, Failure> {
+        let settings = self.concurrency_settings(agents)?;
+        let small = || {
+            vec![concurrency::Settings {
+                points: ANSWER_POINTS.to_vec(),
+                page_bytes: SMALL_PAGE,
+                ..settings.clone()
+            }]
+        };
+        let sized = |&page_bytes: &usize| concurrency::Settings { page_bytes, ..settings.clone() };
+        Ok(match self.experiment {
+            Some(Experiment::All) => small(),
+            _ => self.page.iter().skip(1).map(sized).collect(),
+        })
+    }
+
+    fn reuse_settings(&self) -> reuse::Settings {
+        let quick = self.is_quick();
+        reuse::Settings {
+            models: self.wanted(),
+            connections: self.sizes(&[100]).first().copied().unwrap_or(100),
+            length: match self.requests {
+                Some(requests) => Length::Requests(requests),
+                None => self
+                    .seconds
+                    .map_or(Length::Time(Duration::from_secs(if quick { 1 } else { 2 })), Length::Time),
+            },
+            repeats: self.rounds(1, 4),
+        }
     }
 
     /// The points from which `bench` without a name takes its answer.

@@ -293,7 +293,7 @@ fn measure(bench: &Bench, setup: &Setup, size: usize, window: Duration) -> Resul
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
     option("--size", size.to_string());
     option("-d", window.as_secs_f64().to_string());
-    option("--json", file.0.display().to_string());
+    option("--json", file.path());
     args.extend(cpus(&bench.load_cpus));
     let fast = setup.transport == Transport::FastPath;
     let failed = |why: String| LabError::Process { what: setup.name(), why };

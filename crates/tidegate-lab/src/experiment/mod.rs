@@ -9,6 +9,7 @@ pub mod latency;
 pub mod memory;
 pub mod models;
 pub mod peers;
+pub mod reuse;
 pub mod round;
 mod share;
 pub(crate) mod sizing;
@@ -151,19 +152,38 @@ impl Server {
     }
 }
 
-/// The result file of a load; removed when dropped.
-struct ResultFile(PathBuf);
+/// A file of this process in the system's directory for such; removed when dropped.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(what: &str, extension: &str) -> Self {
+        use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (id, next) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
+        Self(std::env::temp_dir().join(format!("tidegate-{what}-{id}-{next}.{extension}")))
+    }
+
+    fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0); // it may never have been written
+    }
+}
+
+/// The result file of a load.
+struct ResultFile(TempFile);
 
 impl ResultFile {
     fn new() -> Self {
-        use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("tidegate-load-{}-{}.json", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        Self(std::env::temp_dir().join(name))
+        Self(TempFile::new("load", "json"))
     }
 
     fn path(&self) -> String {
-        self.0.display().to_string()
+        self.0.path().display().to_string()
     }
 
     fn read(&self, load: &str) -> Result<Report, LabError> {
@@ -172,14 +192,9 @@ impl ResultFile {
 
     fn read_as<T: serde::de::DeserializeOwned>(&self, load: &str) -> Result<T, LabError> {
         let failed = |why: String| LabError::Process { what: load.into(), why };
-        let text = std::fs::read_to_string(&self.0).map_err(|e| failed(format!("left no result: {e}")))?;
+        let text =
+            std::fs::read_to_string(self.0.path()).map_err(|e| failed(format!("left no result: {e}")))?;
         serde_json::from_str(&text).map_err(|e| failed(format!("left a result that cannot be read: {e}")))
-    }
-}
-
-impl Drop for ResultFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0); // it may never have been written
     }
 }
 

@@ -4,6 +4,7 @@ use super::cells::{Cells, counted};
 use super::tables::{concurrency_cells, connections_cells, models_cells};
 use super::{Measured, Results, answer, verdict};
 use crate::experiment::models::Pace;
+use crate::experiment::peers::PAGE_BYTES;
 use crate::experiment::{LeftOut, concurrency};
 use crate::kernel_memory::{objects_method, socket_bytes, sockets_method};
 
@@ -49,11 +50,14 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
             + " c: requests at once. Times the cheapest: round by round, the geometric mean of the points.";
         sections.push((answer::WHICH.into(), answer::cells(table), about));
     }
-    if let Some(table) = results.concurrency.as_ref().filter(|table| !table.points.is_empty()) {
+    let of_sizes = results.concurrency.iter().chain(&results.pages);
+    for table in of_sizes.filter(|table| !table.points.is_empty()) {
         let cells = |of, digits| concurrency_cells(table, of, digits);
-        sections.push((RESPONSES.into(), cells(|f| f.per_processor_s.clone(), 0), about_concurrency(table)));
-        sections.push((COST.into(), cells(|f| f.cpu_s_per_100k.times(10.0), 2), AS_ABOVE.into()));
+        let title = |title: &str| format!("{title}{}", of_page(table));
+        sections.push((title(RESPONSES), cells(|f| f.per_processor_s.clone(), 0), about_concurrency(table)));
+        sections.push((title(COST), cells(|f| f.cpu_s_per_100k.times(10.0), 2), AS_ABOVE.into()));
     }
+    sections.extend(results.reuse.as_ref().and_then(super::reuse::section));
     sections.extend(results.demand.iter().flat_map(super::demand::sections));
     if let Some(table) = &results.connections {
         let about = format!(
@@ -84,6 +88,22 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     sections.into_iter().map(with_legend).collect()
 }
 
+/// The size of the page where it is not the usual one, to be added to a title.
+pub(super) fn of_page(table: &concurrency::Table) -> String {
+    match table.page_bytes {
+        PAGE_BYTES => String::new(),
+        bytes => format!(", {}", page(bytes)),
+    }
+}
+
+/// A page of so many bytes, in words.
+fn page(bytes: usize) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1024) => format!("a {} KiB page", bytes / 1024),
+        bytes => format!("a page of {bytes} bytes"),
+    }
+}
+
 /// How responses were measured.
 fn about_concurrency(table: &concurrency::Table) -> String {
     let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
@@ -93,7 +113,9 @@ fn about_concurrency(table: &concurrency::Table) -> String {
     } else {
         ""
     };
-    let page = table.program.as_deref().map_or("A 4 KiB page".to_owned(), |program| format!("`{program}`"));
+    let page =
+        table.program.as_deref().map_or_else(|| page(table.page_bytes), |program| format!("`{program}`"));
+    let page = page.replacen("a ", "A ", 1);
     format!(
         "{page}, {kept}, {} a round, {} a point, models in turn; median [95% confidence interval], of fewer \
          than four rounds (minimum–maximum). {kept_to}{peaks}",

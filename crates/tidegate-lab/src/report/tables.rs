@@ -2,7 +2,7 @@
 
 use super::cells::{Cells, NOT_MEASURED, figure, figures_head, figures_row, grouped, pivot, spread};
 use super::verdict;
-use crate::experiment::models::Pace;
+use crate::experiment::models::{Pace, size_in_words};
 use crate::experiment::round::Figures;
 use crate::experiment::{concurrency, connections, models};
 use crate::spread::Spread;
@@ -34,7 +34,7 @@ pub fn models_cells(table: &models::Table) -> Cells {
         cells.push(vec![
             row.model.clone(),
             match row.pace {
-                Pace::Unlimited => "unlimited".into(),
+                Pace::Unlimited => format!("unlimited{}", size_in_words(row.pace, row.message_bytes)),
                 Pace::Outstanding { messages } => format!("{messages} outstanding"),
                 Pace::Limited { bytes_per_s } => format!("{} B/s a block", grouped(bytes_per_s)),
             },
