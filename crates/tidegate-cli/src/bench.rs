@@ -279,26 +279,79 @@ impl Progress {
     }
 }
 
-/// The answer with at most this many tables; the report has all of them.
+/// Shows the answer with at most this many tables; the report has all of them.
 fn show(results: &Results, tables: usize) -> anyhow::Result<()> {
+    say!("{}", answer(results, tables, out::prose))
+}
+
+/// The answer, its prose laid out by `prose`.
+fn answer(results: &Results, tables: usize, prose: fn(&str) -> String) -> String {
+    let mut parts = Vec::new();
     if let Some(answer) = report::answer::sentence(results) {
-        say!("{}\n", out::prose(&answer))?;
+        parts.push(prose(&answer) + "\n");
     }
     for (title, cells, about) in report::sections(results).into_iter().take(tables) {
-        say!("{title}\n{}\n{}\n", out::table_of_figures(&cells), out::prose(&about))?;
+        parts.push(format!("{title}\n{}\n{}\n", out::table_of_figures(&cells), prose(&about)));
     }
-    for remark in results.remarks() {
-        say!("{}", out::prose(&format!("note: {remark}")))?;
-    }
+    parts.extend(results.remarks().iter().map(|remark| prose(&format!("note: {remark}"))));
     for (models, why) in report::left_out_together(results) {
-        say!("{}", out::prose(&format!("left out: {}: {why}", models.join(", "))))?;
+        parts.push(prose(&format!("left out: {}: {why}", models.join(", "))));
     }
     let rows = results.rows();
-    for doubt in verdict::doubts(&rows) {
-        say!("{}", out::prose(&format!("warning: {}", doubt.line())))?;
+    parts.extend(verdict::doubts(&rows).iter().map(|doubt| prose(&format!("warning: {}", doubt.line()))));
+    parts.extend(verdict::summary(&rows).map(|summary| prose(&summary)));
+    parts.push(prose(&results.method()));
+    parts.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_lab::concurrency::{Point, Table};
+    use tidegate_lab::experiment::round::Figures;
+    use tidegate_lab::spread::Spread;
+    use tidegate_load::verdict::{Evidence, LimitedBy, Verdict, Warning};
+
+    use super::*;
+
+    /// A point with an interval, whose last round had another limit.
+    fn point(model: &str, concurrency: usize, cost: f64) -> Point {
+        let rounds = [1.0, 1.043, 0.961, 1.018, 0.987, 1.029].map(|part| part * cost);
+        let verdict = |(limited_by, warnings)| Verdict {
+            limited_by,
+            because: String::new(),
+            warnings,
+            evidence: Evidence::default(),
+        };
+        let mut verdicts = vec![verdict((LimitedBy::Server, Vec::new())); 5];
+        verdicts.push(verdict((LimitedBy::Generator, vec![Warning::GeneratorBusy { ran: 0.98 }])));
+        let figures = Figures {
+            cpu_s_per_100k: Spread::of(rounds).unwrap(),
+            per_processor_s: Spread::of(rounds.map(|cost| 1e5 / cost)).unwrap(),
+            verdicts,
+            ..Figures::default()
+        };
+        Point { model: model.into(), concurrency, share: 0.57, figures }
     }
-    if let Some(summary) = verdict::summary(&rows) {
-        say!("{summary}")?;
+
+    #[test]
+    fn every_line_of_the_answer_fits_100_columns() {
+        let costs = [("blocking", 9.1), ("pool", 2.2), ("select", 21.3), ("poll", 14.9), ("epoll", 0.83)];
+        let costs = costs.into_iter().chain([("uring", 0.79), ("tokio", 1.2), ("event-select", 1.1)]);
+        let points = costs.flat_map(|(model, cost)| [100, 1_000].map(|level| point(model, level, cost)));
+        let mut results = Results::new(&Bench::new("tidegate".into(), &[0, 1]));
+        let table = Table { points: points.collect(), repeats: 6, keep_alive: true, ..Table::default() };
+        results.concurrency = Some(table);
+        results.circumstances.activity.push(Activity {
+            load_average: Some(10.25),
+            stolen: Some(0.123),
+            mhz: Some(2_649.998),
+        });
+        let text = answer(&results, 1, |text| out::wrapped(text, 100));
+        for column in ["times", "µs CPU, c=1000", "/s, c=1000", "†", "load average 10.2 to 10.2"] {
+            assert!(text.contains(column), "{column:?} is not in\n{text}");
+        }
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{} columns: {line}\n{text}", line.chars().count());
+        }
     }
-    say!("{}", out::prose(&results.method()))
 }

@@ -200,6 +200,15 @@ fn the_answer_comes_first() {
         assert!((0.05..=1.0).contains(&point.share), "{point:?}");
     }
     assert!(found.models.is_none() && found.survival.is_none() && found.latency.is_none());
+    // What else the machine did is saved, too, for each experiment.
+    let run = std::fs::read_dir(folder.path().join("runs")).unwrap().next().unwrap().unwrap().path();
+    let run: serde_json::Value = serde_json::from_slice(&std::fs::read(run).unwrap()).unwrap();
+    let activity = run["activity"].as_array().unwrap();
+    assert_eq!(activity.len(), 2, "{activity:?}");
+    for one in activity {
+        assert!(one["load_average"].is_number() && one["stolen"].is_number(), "{one}");
+        assert!(one["mhz"].is_number() || !cfg!(target_arch = "x86_64"), "{one}");
+    }
     let shown = String::from_utf8_lossy(&output.stdout);
     let sentence = shown.lines().next().unwrap();
     assert!(sentence.starts_with("Here take `") && sentence.contains("µs of processor time"), "{shown}");

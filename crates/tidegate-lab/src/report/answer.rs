@@ -1,6 +1,6 @@
 //! The summary at the top of a report: which model to use on this machine, and by how much.
 
-use tidegate_load::verdict::{LimitedBy, Verdict};
+use tidegate_load::verdict::Verdict;
 
 use super::cells::{Cells, grouped, spread};
 use super::{Results, chart::Chart, svg, verdict};
@@ -141,8 +141,8 @@ pub fn sentence(results: &Results) -> Option<String> {
     Some(text + ".")
 }
 
-/// The table next to the summary: cost and rate of each model at each point, and the limit of each if it was not always
-/// the server; at most 100 columns wide for two points without it.
+/// The table next to the summary: cost and rate of each model at each point; at most 100 columns wide for two points,
+/// so that a point of which not every round had the server as its limit has only a mark.
 #[must_use]
 pub fn cells(table: &Table) -> Cells {
     let mut levels: Vec<usize> = table.points.iter().map(|point| point.concurrency).collect();
@@ -151,28 +151,31 @@ pub fn cells(table: &Table) -> Cells {
     let mut head = vec!["model".to_owned(), "times".to_owned()];
     head.extend(levels.iter().map(|&level| format!("µs CPU, c={level}")));
     // Of a program of the user's nobody else measures the memory.
-    let second = if table.program.is_some() { "peak MiB" } else { "req/s" };
+    let second = if table.program.is_some() { "peak MiB" } else { "/s" };
     head.extend(levels.iter().map(|&level| format!("{second}, c={level}")));
-    let limits = |model: &str| verdict::limits(&verdicts(table, model));
-    let costs = costs(table);
-    let others = costs.iter().any(|cost| limits(&cost.model) != verdict::word(LimitedBy::Server));
-    head.extend(others.then(|| "limit".to_owned()));
     let mut cells = vec![head];
-    for cost in costs {
+    for cost in costs(table) {
         let at = |level: &usize| points(table, &cost.model).find(|point| point.concurrency == *level);
         let cell =
             |of: fn(&Point) -> String| levels.iter().map(move |level| at(level).map_or("–".into(), of));
         let times = match cost.interval {
-            Some(i) if i.low < i.high => format!("{:.2} [{:.2}–{:.2}]", cost.times, i.low, i.high),
-            _ => format!("{:.2}", cost.times),
+            Some(i) if i.low < i.high => {
+                format!("{} [{}–{}]", ratio_text(cost.times), ratio_text(i.low), ratio_text(i.high))
+            }
+            _ => ratio_text(cost.times),
         };
         let mut row = vec![cost.model.clone(), times];
         row.extend(cell(cost_us));
         row.extend(cell(if table.program.is_some() { peak } else { rate }));
-        row.extend(others.then(|| limits(&cost.model)));
         cells.push(row);
     }
     cells
+}
+
+/// Three figures, or all before the point.
+fn ratio_text(times: f64) -> String {
+    let digits = if times < 10.0 { 2 } else { usize::from(times < 100.0) };
+    format!("{times:.digits$}")
 }
 
 fn verdicts(table: &Table, model: &str) -> Vec<Verdict> {
@@ -181,7 +184,7 @@ fn verdicts(table: &Table, model: &str) -> Vec<Verdict> {
 
 fn cost_us(point: &Point) -> String {
     let us = point.figures.cpu_s_per_100k.times(10.0);
-    verdict::marked(spread(&us, if us.median < 100.0 { 1 } else { 0 }), &point.figures.verdicts)
+    spread(&us, if us.median < 100.0 { 1 } else { 0 })
 }
 
 fn rate(point: &Point) -> String {
@@ -190,7 +193,8 @@ fn rate(point: &Point) -> String {
 
 fn peak(point: &Point) -> String {
     let peak = point.figures.peak_bytes.as_ref();
-    peak.map_or("–".into(), |bytes| format!("{:.1}", bytes.median / f64::from(1 << 20)))
+    let peak = peak.map_or("–".into(), |bytes| format!("{:.1}", bytes.median / f64::from(1 << 20)));
+    verdict::marked(peak, &point.figures.verdicts)
 }
 
 /// The chart next to the summary: a bar for each model.
@@ -205,7 +209,7 @@ pub(super) fn chart(table: &Table) -> Option<Chart> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_load::verdict::Evidence;
+    use tidegate_load::verdict::{Evidence, LimitedBy};
 
     use super::*;
     use crate::Bench;
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_has_a_column_where_it_was_not_always_the_server() {
+    fn a_point_has_a_mark_where_the_limit_was_not_always_the_server() {
         let mut results = results(vec![point("epoll", 100, CHEAP), point("tokio", 100, DEAR)]);
         let table = results.concurrency.as_mut().unwrap();
         let verdict = |limited_by| Verdict {
@@ -270,15 +274,11 @@ mod tests {
         for point in &mut table.points {
             point.figures.verdicts = vec![verdict(LimitedBy::Server); 4];
         }
-        assert!(!cells(table)[0].contains(&"limit".to_owned()));
+        assert!(!cells(table).concat().concat().contains('†'));
         table.points[1].figures.verdicts[2] = verdict(LimitedBy::Generator);
         let cells = cells(table);
-        assert_eq!(
-            (cells[0].last().unwrap().as_str(), cells[1].last().unwrap().as_str()),
-            ("limit", "server")
-        );
-        assert!(cells[2].last().unwrap().contains("load"), "{cells:?}");
-        assert!(cells[2][2].ends_with(" †") && cells[2][3].ends_with(" †"), "{cells:?}");
+        assert!(cells[2][3].ends_with(" †"), "{cells:?}");
+        assert_eq!([1.234, 12.34, 123.4].map(ratio_text), ["1.23", "12.3", "123"]);
         assert!(!cells[1].concat().contains('†'), "{cells:?}");
         // In all three forms, with what it means.
         let charts = crate::report::charts::of(&results);

@@ -47,7 +47,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     }
     if let Some(table) = results.answered() {
         let about = about_concurrency(table)
-            + " c: requests at once. Times the cheapest: round by round, the geometric mean of the points.";
+            + " c: requests at once; /s: responses a second. Times the cheapest: round by round, the geometric mean of the points.";
         sections.push((answer::WHICH.into(), answer::cells(table), about));
     }
     let of_sizes = results.concurrency.iter().chain(&results.pages);
