@@ -222,10 +222,15 @@ pub fn run(args: Args) -> Outcome {
 
 /// SIGINT and SIGTERM end servers and loads too: other programs would not notice that the bench is gone.
 pub(crate) fn end_children_with_this_program() -> anyhow::Result<()> {
-    signals::once(|| {
+    end_children_and_exit_with(1)
+}
+
+/// The same with another exit code.
+pub(crate) fn end_children_and_exit_with(code: i32) -> anyhow::Result<()> {
+    signals::once(move || {
         process::end_all();
         complain!("interrupted: no report written");
-        std::process::exit(1);
+        std::process::exit(code);
     })
     .context("cannot install signal handlers")
 }

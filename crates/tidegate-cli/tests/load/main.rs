@@ -5,6 +5,7 @@
 mod absence;
 #[path = "../../../tidegate/tests/harness/closed_port.rs"]
 mod closed_port;
+mod habits;
 mod interrupts;
 mod settings;
 
