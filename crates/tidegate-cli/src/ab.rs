@@ -12,9 +12,9 @@ use tidegate_lab::experiment::affordable;
 use tidegate_lab::experiment::round::Round;
 use tidegate_lab::spread::Spread;
 
-use crate::bench::end_children_with_this_program;
+use crate::bench::end_children_and_exit_with;
 use crate::compare::number;
-use crate::limits::time;
+use crate::limits::{at_least_one, time};
 use crate::out;
 use crate::out::json::Json;
 use crate::{Failure, Outcome, usage};
@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH", default_value = "/")]
     path: String,
     /// Concurrent requests.
-    #[arg(short, long, value_name = "CONNS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "COUNT", default_value_t = 100, value_parser = at_least_one::<u32>)]
     connections: u32,
     /// A new connection for each request.
     #[arg(long)]
@@ -59,7 +59,7 @@ pub fn run(args: Args) -> Outcome {
     let _ = system::raise_descriptor_limit(); // `connections` are checked against what there is
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let bench = Bench::new(program, &system::allowed_cpus());
-    end_children_with_this_program()?;
+    end_children_and_exit_with(2)?; // 1 would be an answer
     let bar = crate::bench::spinner();
     let found = ab::run(&bench, &settings, |known| {
         bar.set_message(told(known));
@@ -67,7 +67,7 @@ pub fn run(args: Args) -> Outcome {
     });
     bar.finish_and_clear();
     let found = found.map_err(usage)?; // 1 would be an answer
-    json.put_or_print(&found, &shown(&found))?;
+    json.put_or_print(&found, &shown(&found)).map_err(Failure::Usage)?;
     Ok(if found.decision == Decision::Dearer { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 

@@ -7,6 +7,7 @@ use tidegate::system;
 use tidegate_cluster::AllowList;
 use tidegate_cluster::agent::{AgentOptions, serve};
 
+use crate::limits::{at_least_one, signed_seconds};
 use crate::log::note;
 use crate::nats::{NatsArgs, failure, name_or_host};
 use crate::system::signals;
@@ -28,16 +29,16 @@ pub struct Args {
     #[arg(long, value_name = "CIDR|HOST", value_delimiter = ',')]
     allow: Vec<String>,
     /// Exit after this many loads [default: never].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one::<u64>)]
     runs: Option<u64>,
     /// Run on these processors only, for example 1 or 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Report the wall clock this many seconds ahead: for tests of wrong clocks.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true, hide = true)]
+    /// Report the wall clock this much ahead: for tests of wrong clocks.
+    #[arg(long, value_name = "TIME", default_value_t = 0.0, allow_hyphen_values = true, hide = true, value_parser = signed_seconds)]
     clock_offset: f64,
-    /// Report it this many more seconds ahead once a load has begun.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, allow_negative_numbers = true, hide = true)]
+    /// Report it this much more ahead once a load has begun.
+    #[arg(long, value_name = "TIME", default_value_t = 0.0, allow_hyphen_values = true, hide = true, value_parser = signed_seconds)]
     clock_jump: f64,
 }
 

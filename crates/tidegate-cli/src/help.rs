@@ -297,6 +297,26 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_a_value_says_its_unit() {
+        // A number is a COUNT, a SIZE or a TIME, or says what else it is.
+        let vague = ["N", "S", "BYTES", "SECONDS", "THREADS", "SIZES", "NUMBER"];
+        all(&cli(), "", &mut |command, path| {
+            // Those of `tune` are its own so far.
+            let options = command.get_arguments().filter(|arg| arg.get_long().is_some() && path != "tune");
+            for arg in options.filter(|arg| arg.get_action().takes_values()) {
+                let option = arg.get_long().unwrap_or_default();
+                let names: Vec<String> = match arg.get_value_names() {
+                    Some(names) => names.iter().map(ToString::to_string).collect(),
+                    None => vec![option.to_uppercase()], // as clap shows it
+                };
+                for name in names {
+                    assert!(!vague.contains(&name.as_str()), "{path} --{option} {name}");
+                }
+            }
+        });
+    }
+
+    #[test]
     fn every_option_of_a_group_exists() {
         let cli = cli();
         for (of, heading, names) in GROUPS {

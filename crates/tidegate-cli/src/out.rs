@@ -97,7 +97,7 @@ pub fn indented(lines: &str) -> String {
 }
 
 /// Lines of at most this many characters, as far as words are not longer.
-fn wrapped(text: &str, columns: usize) -> String {
+pub fn wrapped(text: &str, columns: usize) -> String {
     let (mut out, mut used) = (String::with_capacity(text.len()), 0);
     for word in text.split(' ') {
         let length = word.chars().count();

@@ -47,7 +47,10 @@ fn what_is_not_sure_is_called_so_and_every_round_is_saved() {
     let pair = &saved["pairs"][0];
     let turn = &pair["turns"][3];
     assert!(turn["old"]["cpu_s_per_100k"].as_f64().unwrap() > 0.0 && turn["new_first"].is_boolean());
-    assert!(pair["activity"]["load_average"].is_number(), "{pair}");
+    let activity = &pair["activity"];
+    assert!(activity["load_average"].is_number() && activity["stolen"].is_number(), "{pair}");
+    // Other processors do not say their clock rate there.
+    assert!(activity["mhz"].is_number() || !cfg!(target_arch = "x86_64"), "{pair}");
     assert_eq!(saved["circumstances"]["settings"]["ab: new"], TIDEGATE);
 }
 

@@ -107,6 +107,32 @@ fn a_reader_that_stops_changes_no_exit_code() {
 }
 
 #[test]
+fn a_reader_that_stops_changes_no_exit_code_of_what_measures() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (out, found, program) = (file("bench"), file("found.toml"), env!("CARGO_BIN_EXE_tidegate"));
+    let small = ["--models", "epoll", "--connections", "2", "--requests", "50", "--repeats", "1"];
+    let bench = [&["bench", "concurrency"], &small[..], &["--out", &out]].concat();
+    let tune =
+        ["tune", "--quick", "--budget", "1ms", "--models", "poll", "-c", "3", "--caps", "3", "--force"];
+    let tune = [&tune[..], &["--out", &found]].concat();
+    let ab = vec!["ab", program, program, "-c", "1", "--turn", "20ms", "--budget", "1ms"];
+    for args in [bench, tune, ab] {
+        let read = with_output(&args, Stdio::piped(), Stdio::piped());
+        let unread_stdout = with_output(&args, unread(), Stdio::piped());
+        assert_eq!(unread_stdout.code, read.code, "{args:?}: {}", unread_stdout.stderr);
+        assert!(!unread_stdout.stderr.contains("panicked"), "{args:?}: {}", unread_stdout.stderr);
+        assert_eq!(with_output(&args, unread(), unread()).code, read.code, "{args:?}: nobody at stderr");
+        if read.code == Some(0) {
+            // A full disk is said. `ab` has 2 for what is no answer.
+            let disk = with_output(&args, full(), Stdio::piped());
+            assert!(disk.stderr.contains("cannot write to stdout"), "{args:?}: {}", disk.stderr);
+            assert_eq!(disk.code, Some(if args[0] == "ab" { 2 } else { 1 }), "{args:?}");
+        }
+    }
+}
+
+#[test]
 fn output_that_a_full_disk_does_not_take_is_an_error() {
     let needs = Needs::new();
     // Nobody has to receive lines of progress.
@@ -179,11 +205,14 @@ fn runs(pid: Pid) -> bool {
 #[test]
 fn a_hangup_takes_the_children_along() {
     let folder = tempfile::tempdir().unwrap();
-    let commands: [&[&str]; 2] = [
-        &["bench", "models", "--models", "epoll", "--connections", "2", "--seconds", "50", "--out"],
-        &["tune", "--models", "epoll", "--budget", "50s", "--out"],
+    let program = env!("CARGO_BIN_EXE_tidegate");
+    // The exit code 1 of `ab` is an answer.
+    let commands: [(&[&str], i32); 3] = [
+        (&["bench", "models", "--models", "epoll", "--connections", "2", "--seconds", "50", "--out"], 1),
+        (&["tune", "--models", "epoll", "--budget", "50s", "--out"], 1),
+        (&["ab", program, program, "--budget", "50s", "--json"], 2),
     ];
-    for args in commands {
+    for (args, code) in commands {
         let out = folder.path().join(args[0]);
         // Under nohup(1) SIGHUP is ignored, and stays so in what it starts: here it is as a terminal leaves it.
         let mut command = std::process::Command::new("env");
@@ -194,7 +223,7 @@ fn a_hangup_takes_the_children_along() {
         let started = first_of(&mut child, |_| true);
         kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
         let outcome = finish(child);
-        assert_eq!(outcome.code, Some(1), "{args:?}: {}", outcome.stderr);
+        assert_eq!(outcome.code, Some(code), "{args:?}: {}", outcome.stderr);
         assert!(outcome.stderr.contains("interrupted"), "{args:?}: {}", outcome.stderr);
         while started.iter().any(|&pid| runs(pid)) {
             assert!(start.elapsed() < kit::DEADLINE, "{args:?} leaves {started:?} behind");

@@ -2,8 +2,9 @@
 //!
 //! Queried through netlink (`sock_diag(7)`) with `INET_DIAG_SKMEMINFO`: for each socket on the server's port, the bytes
 //! charged for received data, data to send, forward allocation, options and backlog. The socket structures themselves
-//! are not charged; [`socket_bytes`] is added for each. [`objects`] measures what that leaves out: all objects of the
-//! kernel's slab allocator, of both ends and of everything else on the machine, before and after.
+//! are not charged; [`socket_bytes`] is added for each. Where their size cannot be read, the sum is not known, and no
+//! usual size takes its place. [`objects`] measures what that leaves out: all objects of the kernel's slab allocator,
+//! of both ends and of everything else on the machine, before and after.
 
 use std::io::{self, Read, Write};
 use std::sync::LazyLock;
@@ -11,21 +12,31 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// The slab caches that have one object each for an established TCP socket, and the sizes of these on Linux 6.18.
-const STRUCTURES: [(&str, u64); 3] = [("TCP", 2_368), ("sock_inode_cache", 832), ("filp", 192)];
+/// The slab caches that have one object each for an established TCP socket.
+const STRUCTURES: [&str; 3] = ["TCP", "sock_inode_cache", "filp"];
 
 /// Kernel memory of the structures of an established TCP socket, in bytes: the sizes of objects that this kernel lists
-/// in `/proc/slabinfo`; those of Linux 6.18 where only root may read that.
+/// in `/proc/slabinfo`. `None` where that cannot be read.
 #[must_use]
-pub fn socket_bytes() -> u64 {
-    static BYTES: LazyLock<u64> = LazyLock::new(|| structures(&slabinfo().unwrap_or_default()));
+pub fn socket_bytes() -> Option<u64> {
+    static BYTES: LazyLock<Option<u64>> = LazyLock::new(|| structures(&slabinfo()?));
     *BYTES
 }
 
 /// The sum for this `slabinfo(5)`.
-fn structures(slabinfo: &str) -> u64 {
-    let size = |name: &str| caches(slabinfo)?.find(|cache| cache.name == name).map(|cache| cache.size);
-    STRUCTURES.iter().map(|&(name, usual)| size(name).unwrap_or(usual)).sum()
+fn structures(slabinfo: &str) -> Option<u64> {
+    let size = |name: &&str| caches(slabinfo)?.find(|cache| cache.name == *name).map(|cache| cache.size);
+    STRUCTURES.iter().map(size).sum()
+}
+
+/// What kernel memory of sockets is, with the size of their structures; if that is not known, what to do.
+pub(crate) fn sockets_method(structures: Option<u64>) -> String {
+    match structures {
+        Some(bytes) => format!("what the kernel charges to the sockets plus {bytes} bytes of structures for each"),
+        None => "not measured, because the size of their structures is in /proc/slabinfo, which only root may read: run \
+                 it as root to have it"
+            .into(),
+    }
 }
 
 fn slabinfo() -> Option<String> {
@@ -127,15 +138,30 @@ const INET_DIAG_MSG: usize = 72;
 /// What the kernel holds for the sockets of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sockets {
-    /// Bytes of kernel memory.
-    pub bytes: u64,
+    /// Bytes that the kernel charges to them.
+    pub charged: u64,
+    /// How many there are.
+    pub count: u64,
     /// Those that are connected.
     pub established: u64,
 }
 
+impl Sockets {
+    /// Bytes of kernel memory, with their structures; `None` if the size of these is not known.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.bytes_with(socket_bytes())
+    }
+
+    fn bytes_with(&self, structures: Option<u64>) -> Option<u64> {
+        Some(self.charged + self.count * structures?)
+    }
+}
+
 impl std::ops::AddAssign for Sockets {
     fn add_assign(&mut self, other: Self) {
-        self.bytes += other.bytes;
+        self.charged += other.charged;
+        self.count += other.count;
         self.established += other.established;
     }
 }
@@ -218,7 +244,7 @@ fn of_message(message: &[u8], port: u16) -> Option<Sockets> {
         return None;
     }
     let established = u64::from(message.get(1) == Some(&TCP_ESTABLISHED));
-    let mut bytes = socket_bytes();
+    let mut bytes = 0;
     let mut attributes = message.get(INET_DIAG_MSG..)?;
     while let (Some(length), Some(kind)) = (u16_at(attributes, 0), u16_at(attributes, 2)) {
         let length = usize::from(length);
@@ -232,7 +258,7 @@ fn of_message(message: &[u8], port: u16) -> Option<Sockets> {
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     }
-    Some(Sockets { bytes, established })
+    Some(Sockets { charged: bytes, count: 1, established })
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -267,7 +293,9 @@ mod tests {
         datagram.extend(message(81, 3));
         datagram.extend(message(80, -3));
         let (sockets, _) = sum(&datagram, 80).unwrap();
-        assert_eq!(sockets, Sockets { bytes: 2 * socket_bytes() + 124 + 118, established: 2 });
+        assert_eq!(sockets, Sockets { charged: 124 + 118, count: 2, established: 2 });
+        assert_eq!(sockets.bytes_with(Some(3_000)), Some(6_242));
+        assert_eq!(sockets.bytes_with(None), None, "no usual size takes the place of one that is not known");
         assert!(sum(&datagram[..datagram.len() - 3], 80).is_ok(), "a cut message is left out");
     }
 
@@ -281,7 +309,15 @@ mod tests {
         assert_eq!(of_slabinfo(text), Some(79 * 2368 + 2 * 832));
         assert_eq!(of_slabinfo("Permission denied"), None);
         let other = text.replace("2368", "3000");
-        assert_eq!((structures(text), structures(&other), structures("")), (3_392, 3_000 + 832 + 192, 3_392));
+        assert_eq!(structures(text), None, "there is no filp in it");
+        let filp = "filp 1 1 192 21 1 : tunables 0 0 0\n";
+        assert_eq!(structures(&format!("{text}{filp}")), Some(2_368 + 832 + 192));
+        assert_eq!(structures(&format!("{other}{filp}")), Some(3_000 + 832 + 192));
+        assert_eq!((structures(""), structures("Permission denied")), (None, None));
+        assert!(sockets_method(Some(3_392)).contains("3392 bytes of structures"));
+        assert!(
+            sockets_method(None).contains("not measured") && sockets_method(None).contains("run it as root")
+        );
         assert_eq!(of_meminfo("Slab:  9 kB\nSUnreclaim:      58660 kB\n"), Some(58_660 * 1024));
     }
 
@@ -292,7 +328,8 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         match of_port(port) {
             Ok(sockets) => {
-                assert!(sockets.bytes >= socket_bytes() && sockets.established == 0, "{sockets:?}")
+                assert!(sockets.count == 1 && sockets.established == 0, "{sockets:?}");
+                assert!(sockets.bytes().is_none_or(|bytes| Some(bytes) >= socket_bytes()), "{sockets:?}");
             }
             Err(e) => eprintln!("left out: no inet_diag here: {e}"),
         }

@@ -17,7 +17,8 @@
 //! | [`report`] | Markdown, CSV, JSON, SVG and one HTML page |
 //!
 //! The experiments are Table 6-3, responses per second by concurrency, service demand at fixed rates, very many
-//! connections, buffers, files from disk, survival under attack, datagrams, round trips on one host, and other servers.
+//! connections, reused sockets, buffers, files from disk, survival under attack, datagrams, round trips on one host,
+//! and other servers.
 #![forbid(unsafe_code)]
 
 pub mod ab;
@@ -41,7 +42,7 @@ use std::path::PathBuf;
 pub use experiment::generator::Agents;
 pub use experiment::peers::program::Program;
 pub use experiment::{
-    concurrency, connections, demand, files, latency, memory, models, peers, survival, udp,
+    concurrency, connections, demand, files, latency, memory, models, peers, reuse, survival, udp,
 };
 
 /// An error of the lab.

@@ -73,14 +73,15 @@ pub struct Activity {
 }
 
 /// Counters at the beginning of an interval.
-pub(crate) struct ActivityBegin {
+pub struct ActivityBegin {
     /// Ticks of all processors: stolen, and all.
     ticks: Option<(u64, u64)>,
 }
 
 impl Activity {
     /// Begins an interval.
-    pub(crate) fn now() -> ActivityBegin {
+    #[must_use]
+    pub fn now() -> ActivityBegin {
         ActivityBegin { ticks: ticks() }
     }
 
@@ -103,7 +104,8 @@ impl Activity {
 
 impl ActivityBegin {
     /// The activity since the beginning.
-    pub(crate) fn until_now(self) -> Activity {
+    #[must_use]
+    pub fn until_now(self) -> Activity {
         let stolen = self.ticks.zip(ticks()).and_then(|((stolen, all), (stolen_now, all_now))| {
             let all = all_now.saturating_sub(all);
             (all > 0).then(|| stolen_now.saturating_sub(stolen) as f64 / all as f64)

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_load::verdict::Verdict;
 
 use crate::LabError;
-use crate::machine::Machine;
+use crate::machine::{Activity, Machine};
 use crate::process::without_secrets;
 use crate::save::ResultFile;
 
@@ -69,6 +69,9 @@ pub struct Circumstances {
     pub pinned_apart: bool,
     /// Settings of all experiments.
     pub settings: Facts,
+    /// What else the machine did, during each experiment.
+    #[serde(default)]
+    pub activity: Vec<Activity>,
 }
 
 impl Circumstances {
@@ -82,6 +85,7 @@ impl Circumstances {
             machine: Machine::here(),
             pinned_apart: bench.is_pinned_apart(),
             settings: Facts::new(),
+            activity: Vec::new(),
         }
     }
 }

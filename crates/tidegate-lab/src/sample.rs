@@ -103,7 +103,7 @@ impl Peaks {
         let usage = system::usage(pid).unwrap_or_default(); // it may be gone
         self.user_memory_kib = self.user_memory_kib.max(usage.user_bytes / 1024);
         self.threads = self.threads.max(usage.threads);
-        let of_sockets = || kernel_memory::of_port(port).ok().map(|sockets| sockets.bytes);
+        let of_sockets = || kernel_memory::of_port(port).ok().and_then(|sockets| sockets.bytes());
         let kernel = usage.kernel_bytes.or_else(of_sockets).map(|bytes| bytes / 1024);
         self.kernel_memory_kib = self.kernel_memory_kib.max(kernel);
     }
@@ -130,7 +130,7 @@ impl ServerUsage {
         let pages = in_proc(pid, "smaps_rollup").unwrap_or_default();
         let user_bytes = field(&pages, "Anonymous:").map_or(usage.user_bytes, |kib| kib * 1024);
         let sockets = kernel_memory::of_port(port).ok();
-        let kernel_bytes = usage.kernel_bytes.or(sockets.map(|sockets| sockets.bytes));
+        let kernel_bytes = usage.kernel_bytes.or_else(|| sockets.and_then(|sockets| sockets.bytes()));
         Self { user_bytes, kernel_bytes, sockets, threads: usage.threads }
     }
 }

@@ -48,6 +48,12 @@ impl Spread {
         }
     }
 
+    /// Whether there is more than one round: one has no spread.
+    #[must_use]
+    pub fn has_several(&self) -> bool {
+        self.rounds.len() > 1
+    }
+
     /// How far rounds lay apart, for bars and brackets: the confidence interval, or minimum and maximum if there is
     /// none.
     #[must_use]

@@ -99,7 +99,12 @@ fn limited_by(r: &Report, e: &Evidence, warnings: &[Warning]) -> (LimitedBy, &'s
     if let Some(open) = &r.open_loop {
         let late = is_many(open.late_starts, open.started);
         let missed = warnings.iter().any(|w| matches!(w, Warning::PacingMissed { .. }));
+        let lost = warnings.iter().any(|w| matches!(w, Warning::LostSamples { .. }));
         return match (late || missed, generator_full) {
+            (false, _) if lost => (
+                LimitedBy::Neither,
+                "the requested rate was sent, but not every request was answered in time; look at the server",
+            ),
             (false, _) => (LimitedBy::Neither, "the requested rate was kept; raise --rate to find the limit"),
             (true, true) => (
                 LimitedBy::Generator,
@@ -246,6 +251,16 @@ mod tests {
         ] {
             assert_eq!(assess(&report, seen(generator, None)).limited_by, expected, "{report:?}");
         }
+    }
+
+    #[test]
+    fn a_rate_that_was_sent_but_not_answered_is_not_to_be_raised() {
+        let because = |timed_out| {
+            let report = Report { timed_out, ..open_loop(10, 10, 0) };
+            assess(&report, seen((0.5, 0.0), Some(0.2))).because
+        };
+        assert!(because(0).contains("raise --rate"), "{}", because(0));
+        assert!(!because(3).contains("raise") && because(3).contains("not every request"), "{}", because(3));
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Warning {
             Self::WakeUpBound => {
                 "raise -c until one side is busy, or compare processor time per request instead of rates"
             }
-            Self::ShortWindow { .. } => "measure longer, with -d 10",
+            Self::ShortWindow { .. } => "measure longer: raise -d or -n",
             Self::ServerUnseen => "give --server-pid to include its CPU usage",
             Self::AgentsLost { .. } => {
                 "read what is said of them, and run it again for a result without a gap"

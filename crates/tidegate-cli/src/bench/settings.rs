@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tidegate::Model;
+use tidegate_lab::experiment::holders;
 use tidegate_lab::experiment::round::Length;
 use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::{
-    Agents, Program, concurrency, connections, demand, files, latency, memory, models, plan, survival, udp,
+    Agents, Program, concurrency, connections, demand, files, latency, memory, models, plan, reuse, survival,
+    udp,
 };
 
 use super::{Args, Experiment};
@@ -20,6 +22,10 @@ use crate::{Failure, usage};
 const ANSWER_ROUND: Duration = Duration::from_millis(350);
 const ANSWER_ROUNDS: usize = 6;
 const ANSWER_IDLE: usize = 5_000;
+const ANSWER_IDLE_QUICK: usize = 500;
+
+/// Bytes of the page, and of a message, that `bench all` has beside the usual one.
+const SMALL_PAGE: usize = 1024;
 
 /// Concurrent requests that the answer is taken from.
 const ANSWER_POINTS: &[usize] = &[100, 1_000];
@@ -28,11 +34,12 @@ impl Args {
     /// What is to be measured, in order.
     pub(super) fn plan(&self) -> Result<Vec<Box<dyn plan::Experiment>>, Failure> {
         use Experiment::{
-            All, App, Concurrency, Connections, Demand, Files, Latency, Memory, Models, Peers, Survival, Udp,
+            All, App, Concurrency, Connections, Demand, Files, Latency, Memory, Models, Peers, Reuse,
+            Survival, Udp,
         };
         self.refuse_what_does_not_belong()?;
         let agents = self.agents.settings(self.experiment)?;
-        let all = [Models, Concurrency, Demand, Connections, Memory, Files, Survival, Udp, Latency];
+        let all = [Models, Concurrency, Reuse, Demand, Connections, Memory, Files, Survival, Udp, Latency];
         let wanted = match self.experiment {
             None => vec![Concurrency, Connections],
             Some(All) => all.to_vec(),
@@ -42,6 +49,7 @@ impl Args {
             Ok(match experiment {
                 All | Concurrency | App => Box::new(self.concurrency_settings(agents.clone())?),
                 Models => Box::new(self.models_settings()),
+                Reuse => Box::new(self.reuse_settings()),
                 Demand => Box::new(self.demand_settings()),
                 Connections => Box::new(self.connections_settings(agents.clone())),
                 Memory => Box::new(self.memory_settings()),
@@ -58,6 +66,11 @@ impl Args {
         }
         for experiment in wanted {
             plan.push(settings(experiment)?);
+            if experiment == Concurrency {
+                for page in self.other_pages(agents.clone())? {
+                    plan.push(Box::new(plan::Page(page)));
+                }
+            }
         }
         Ok(plan)
     }
@@ -77,6 +90,9 @@ impl Args {
             () if !is(Experiment::Demand) && !self.threads.is_empty() => {
                 Some("--threads belongs to `bench demand`")
             }
+            () if !is(Experiment::Concurrency) && !is(Experiment::Models) && !self.page.is_empty() => {
+                Some("--page belongs to `bench concurrency` and `bench models`; `bench all` has 1 and 4 KiB")
+            }
             () if !is(Experiment::App) && self.path.is_some() => Some("--path belongs to `bench app`"),
             () => None,
         };
@@ -88,9 +104,9 @@ impl Args {
         if self.models.is_empty() { Model::ALL.to_vec() } else { self.models.clone() }
     }
 
-    /// The models asked for, or the two that hold the most connections.
+    /// The models asked for, or two that hold the most connections.
     fn some_wanted(&self) -> Vec<Model> {
-        if self.models.is_empty() { vec![Model::Uring, Model::Epoll] } else { self.models.clone() }
+        if self.models.is_empty() { holders(&Model::available()) } else { self.models.clone() }
     }
 
     fn is_quick(&self) -> bool {
@@ -103,8 +119,8 @@ impl Args {
     }
 
     fn models_settings(&self) -> models::Settings {
-        let seconds = self.seconds.unwrap_or(if self.is_quick() { 2 } else { 5 });
-        let mut settings = models::Settings::classic(self.wanted(), Duration::from_secs(seconds.into()));
+        let window = self.seconds.unwrap_or(Duration::from_secs(if self.is_quick() { 2 } else { 5 }));
+        let mut settings = models::Settings::classic(self.wanted(), window);
         if self.connections.is_empty() && self.is_quick() {
             settings.loads.retain(|load| load.connections < models::MANY);
         }
@@ -118,9 +134,14 @@ impl Args {
                 .flat_map(|n| classic.iter().map(move |load| sized(load, n)))
                 .collect();
         }
+        match (self.page.as_slice(), self.experiment) {
+            ([], Some(Experiment::All)) => settings.set_message_bytes(&[models::MESSAGE_BYTES, SMALL_PAGE]),
+            ([], _) => {}
+            (sizes, _) => settings.set_message_bytes(sizes),
+        }
         settings.repeats = self.rounds(1, 4);
         for load in &mut settings.loads {
-            load.window = self.seconds.map_or(load.window, |s| Duration::from_secs(s.into()));
+            load.window = self.seconds.unwrap_or(load.window);
         }
         settings
     }
@@ -144,10 +165,11 @@ impl Args {
         connections::Settings {
             models: self.some_wanted(),
             sizes: match self.experiment {
+                None if self.quick => vec![ANSWER_IDLE_QUICK],
                 None => vec![ANSWER_IDLE],
                 Some(_) => self.sizes(if quick { &[1_000, 5_000] } else { &[10_000, 50_000] }),
             },
-            probe: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 5 }, Into::into)),
+            probe: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 5 })),
             agents,
         }
     }
@@ -159,7 +181,7 @@ impl Args {
             models: self.wanted(),
             rates: if self.rates.is_empty() { rates.to_vec() } else { self.rates.clone() },
             connections: self.sizes(&[100]).first().copied().unwrap_or(100),
-            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 2 }, Into::into)),
+            window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 2 })),
             repeats: self.rounds(1, 4),
             threads: self
                 .threads
@@ -178,7 +200,7 @@ impl Args {
             models: self.some_wanted(),
             connections: self.sizes(&[1_000]).first().copied().unwrap_or(1_000),
             quick,
-            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 2 }, Into::into)),
+            window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 2 })),
             repeats: self.rounds(1, 4),
         }
     }
@@ -199,7 +221,7 @@ impl Args {
     fn survival_settings(&self) -> survival::Settings {
         let quick = self.is_quick();
         let seconds = Duration::from_secs;
-        let attack = seconds(self.seconds.map_or(if quick { 8 } else { 30 }, Into::into));
+        let attack = self.seconds.unwrap_or(seconds(if quick { 8 } else { 30 }));
         survival::Settings {
             models: self.wanted(),
             clients: self.sizes(&[50]).first().copied().unwrap_or(50),
@@ -214,7 +236,7 @@ impl Args {
         udp::Settings {
             models: self.wanted(),
             sizes: vec![64, 1_400],
-            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 3 }, Into::into)),
+            window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 3 })),
             repeats: self.repeats.map_or(if quick { 1 } else { 4 }, |n| n as usize),
         }
     }
@@ -247,7 +269,7 @@ impl Args {
         let quick = self.is_quick();
         latency::Settings {
             models: self.wanted(),
-            window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 3 }, Into::into)),
+            window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 3 })),
             repeats: self.repeats.map_or(if quick { 1 } else { 5 }, |n| n as usize),
             sizes: if quick {
                 vec![64, 4_096, 1 << 20]
@@ -279,7 +301,40 @@ impl Args {
             keep_alive: self.keepalive || is_short,
             agents,
             program: self.program()?,
+            page_bytes: self.page.first().copied().unwrap_or(peers::PAGE_BYTES),
         })
+    }
+
+    /// Concurrency with pages of other sizes: those of `--page` after the first, and a small one in `bench all`.
+    fn other_pages(&self, agents: Option<Agents>) -> Result<Vec<concurrency::Settings>, Failure> {
+        let settings = self.concurrency_settings(agents)?;
+        let small = || {
+            vec![concurrency::Settings {
+                points: ANSWER_POINTS.to_vec(),
+                page_bytes: SMALL_PAGE,
+                ..settings.clone()
+            }]
+        };
+        let sized = |&page_bytes: &usize| concurrency::Settings { page_bytes, ..settings.clone() };
+        Ok(match self.experiment {
+            Some(Experiment::All) => small(),
+            _ => self.page.iter().skip(1).map(sized).collect(),
+        })
+    }
+
+    fn reuse_settings(&self) -> reuse::Settings {
+        let quick = self.is_quick();
+        reuse::Settings {
+            models: self.wanted(),
+            connections: self.sizes(&[100]).first().copied().unwrap_or(100),
+            length: match self.requests {
+                Some(requests) => Length::Requests(requests),
+                None => self
+                    .seconds
+                    .map_or(Length::Time(Duration::from_secs(if quick { 1 } else { 2 })), Length::Time),
+            },
+            repeats: self.rounds(1, 4),
+        }
     }
 
     /// The points from which `bench` without a name takes its answer.

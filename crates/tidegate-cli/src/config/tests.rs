@@ -112,7 +112,7 @@ fn a_wrong_type_is_an_error_with_the_name_of_the_key() {
         ("cpus = [[0]]", ["cpus is a list", "[0, 1]"]),
         ("threads = \"four\"", ["--threads", "four"]),
         ("threads = -1", ["--threads", "-1"]),
-        ("idle-timeout = 5", ["--idle-timeout", "write 50us, 500ms, 30s"]),
+        ("idle-timeout = \"5x\"", ["--idle-timeout", "a plain number is seconds"]),
         ("when-full = \"panic\"", ["--when-full", "wait, refuse"]),
         ("page = 2026-01-01", ["page is a date", "one value"]),
         ("[server.page]\na = 1", ["page is a table", "one value"]),

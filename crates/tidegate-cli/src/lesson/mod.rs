@@ -35,7 +35,7 @@ use crate::{Failure, Outcome};
 #[derive(clap::Args)]
 pub struct Args {
     /// Number of the lesson, from 1 to 10; without it, all are listed.
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u8).range(1..=10))]
+    #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=10))]
     number: Option<u8>,
     /// Check this answer, and end; without it, answers are read from standard input, one a line.
     #[arg(long, value_name = "TEXT", requires = "number", conflicts_with_all = ["listen", "until"])]
@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// End after this time at the latest.
-    #[arg(long = "for", value_name = "TIME", default_value = "30m", value_parser = crate::load::span)]
+    #[arg(long = "for", value_name = "TIME", default_value = "30m", value_parser = crate::limits::time)]
     until: f64,
 }
 

@@ -12,10 +12,10 @@ use clap::ValueEnum;
 pub use given::Given;
 pub use naming::in_users_words;
 pub use share::{Want, shares};
-pub use tidegate::policy::setting::{size, time, wait};
+pub use tidegate::policy::setting::{count, rate, size, time, wait};
 use tidegate::policy::{Idle, Limited};
 use tidegate::{Model, Policy, system};
-pub use units::{Optional, each_model, models, time_or_none};
+pub use units::{Optional, at_least_one, count_in, each_model, models, signed_seconds, time_or_none};
 
 use crate::Failure;
 
@@ -28,8 +28,8 @@ pub enum Strategy {
     Connections,
 }
 
-/// Limits. Sizes are bytes, or `64k`, `16KiB`, `1MiB`; times are `500ms`, `30s`, `5m`, or `none` where allowed. Unset
-/// limits come from --strategy, or are the default.
+/// Limits. Sizes are bytes, or `64k`, `16KiB`, `1MiB`; times are seconds, or `500ms`, `30s`, `5m`; counts may end in
+/// `k` or `M`; `none` where allowed. Unset limits come from --strategy, or are the default.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Limits")]
 pub struct Limits {

@@ -1,10 +1,11 @@
-//! How times that may be none, and models, are written on the command line.
+//! How times that may be none, counts within bounds, and models are written on the command line.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tidegate::Model;
-use tidegate::policy::setting::time;
+use tidegate::policy::setting::{count, time};
 
 /// A time, or none at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,33 @@ pub fn time_or_none(text: &str) -> Result<Optional, String> {
         return Ok(Optional(None));
     }
     time(text).map(|time| Optional(Some(time))).map_err(|e| format!("{e}, or none"))
+}
+
+/// A [`count()`] of one or more.
+pub fn at_least_one<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+    count(text)
+        .ok()
+        .filter(|n: &u64| *n > 0)
+        .and_then(|n| N::try_from(n).ok())
+        .ok_or_else(|| "not a number from 1; write 500, 10k or 1M".to_owned())
+}
+
+/// A [`count()`] within these bounds.
+pub fn count_in<N: TryFrom<u64>>(
+    bounds: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync {
+    move |text| {
+        let n = count(text).ok().filter(|n| bounds.contains(n)).and_then(|n| N::try_from(n).ok());
+        n.ok_or_else(|| format!("not a number from {} to {}", bounds.start(), bounds.end()))
+    }
+}
+
+/// A [`time()`] that may be before zero, in seconds.
+pub fn signed_seconds(text: &str) -> Result<f64, String> {
+    match text.strip_prefix('-') {
+        Some(rest) => time(rest).map(|time| -time.as_secs_f64()),
+        None => time(text).map(|time| time.as_secs_f64()),
+    }
 }
 
 /// What `--model` takes: names for the shell to complete.
@@ -33,9 +61,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_a_unit_or_are_none() {
+    fn counts_have_bounds_and_times_may_be_before_zero() {
+        assert_eq!((at_least_one::<u32>("1k"), count_in::<u8>(1..=5)("5")), (Ok(1_000), Ok(5)));
+        assert!(at_least_one::<u32>("0").is_err() && at_least_one::<u16>("70k").is_err());
+        assert!(count_in::<u8>(1..=5)("6").unwrap_err().ends_with("from 1 to 5"));
+        assert_eq!((signed_seconds("-500ms"), signed_seconds("2")), (Ok(-0.5), Ok(2.0)));
+    }
+
+    #[test]
+    fn times_are_seconds_have_a_unit_or_are_none() {
         assert_eq!(time_or_none("none"), Ok(Optional(None)));
         assert_eq!(time_or_none("30s"), Ok(Optional(Some(Duration::from_secs(30)))));
-        assert!(time_or_none("30").unwrap_err().ends_with("or none"));
+        assert_eq!(time_or_none("30"), time_or_none("30s"));
+        assert!(time_or_none("30x").unwrap_err().ends_with("or none"));
     }
 }

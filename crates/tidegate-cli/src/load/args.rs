@@ -12,8 +12,7 @@ use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security
 
 use super::cluster::ClusterArgs;
 use super::threshold::Threshold;
-use super::units::{count, rate, span};
-use crate::limits::models;
+use crate::limits::{at_least_one, count, models, rate, size, time};
 use crate::{Failure, usage};
 
 /// Options of `load`.
@@ -59,38 +58,38 @@ pub struct Common {
     /// unix:SOCKET:/PATH instead of HOST:PORT/PATH for a Unix socket.
     target: String,
     /// Concurrent connections, opened in blocks of 1,000.
-    #[arg(short, long, value_name = "CONNS", default_value = "100", value_parser = count::<usize>)]
+    #[arg(short, long, value_name = "COUNT", default_value = "100", value_parser = count::<usize>)]
     connections: usize,
     /// Stop after this many requests.
-    #[arg(short = 'n', long, value_name = "REQUESTS", conflicts_with = "duration", value_parser = count::<u64>)]
+    #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
-    duration: Option<f64>,
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
+    duration: Option<Duration>,
     /// Open loop: total requests per second, on an exact schedule; latency counts from when a request was due [default:
     /// closed loop, each response triggers the next request].
-    #[arg(long, value_name = "REQ_PER_S", value_parser = rate)]
+    #[arg(long, value_name = "COUNT_PER_S", value_parser = rate)]
     rate: Option<f64>,
     /// With --rate: start with this rate and increase it linearly within this time, for example 0:30s.
     #[arg(long, value_name = "FROM:TIME", requires = "rate", value_parser = ramp)]
-    ramp_rate: Option<(f64, f64)>,
+    ramp_rate: Option<(f64, Duration)>,
     /// Warm-up before -d, which is not measured.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = span)]
-    warm_up: f64,
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    warm_up: Duration,
     /// Open the connections evenly over this time; 0s means as fast as possible.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = span)]
-    ramp_connections: f64,
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
+    ramp_connections: Duration,
     /// The I/O model of the generator, or auto.
     #[arg(long, default_value = "auto", value_parser = models())]
     model: String,
     /// I/O threads [default: one for each available processor].
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "COUNT", value_parser = count::<usize>)]
     threads: Option<usize>,
     /// Run on these processors only, for example 1 or 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cpus: Vec<usize>,
     /// Source addresses in 127.0.0.0/8 to spread over [default: as many as the ports need].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "COUNT", value_parser = count::<usize>)]
     sources: Option<usize>,
     /// Source addresses to use in turn: ADDRESS, FROM-TO or several with commas, for example 10.0.0.1-10.0.0.8.
     #[arg(long, value_name = "ADDR-RANGE", value_delimiter = ',', value_parser = addresses, conflicts_with = "sources")]
@@ -99,8 +98,8 @@ pub struct Common {
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
     /// Connect timeout, and time limit for the last responses.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span)]
-    timeout: f64,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    timeout: Duration,
     /// Connect with Multipath TCP (RFC 8684); falls back to plain TCP if the server does not support it.
     #[arg(long)]
     mptcp: bool,
@@ -166,19 +165,19 @@ pub struct EchoArgs {
     #[command(flatten)]
     pub common: Common,
     /// Bytes per second that each block of 1,000 connections sends [default: unlimited].
-    #[arg(short = 'r', long, value_name = "BYTES_PER_S", conflicts_with = "rate")]
-    block_rate: Option<u64>,
+    #[arg(short = 'r', long, value_name = "SIZE_PER_S", conflicts_with = "rate", value_parser = size)]
+    block_rate: Option<usize>,
     /// Bytes of a message.
-    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    #[arg(long, value_name = "SIZE", default_value_t = 4096, value_parser = size)]
     size: usize,
     /// Messages of each connection, which is idle afterwards; the run ends when all of them came back.
-    #[arg(long, value_name = "MESSAGES", conflicts_with_all = ["requests", "duration"], value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["requests", "duration"], value_parser = at_least_one::<u64>)]
     messages: Option<u64>,
     /// With --messages: finish sending (half-close) after the last one; all responses must still arrive.
     #[arg(long, requires = "messages")]
     half_close: bool,
     /// Messages in flight on each connection.
-    #[arg(long, value_name = "MESSAGES", default_value_t = 1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = count::<usize>)]
     window: usize,
 }
 
@@ -215,11 +214,11 @@ pub struct HttpArgs {
     #[arg(long, value_name = "TEXT")]
     check_body_contains: Option<String>,
     /// Requests in flight on each connection.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = count::<usize>)]
     pipeline: usize,
     /// Requests of each connection, which is idle afterwards; the run ends when all were answered.
-    #[arg(long, value_name = "REQUESTS", conflicts_with_all = ["requests", "duration"])]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["requests", "duration"])]
+    #[arg(value_parser = at_least_one::<u64>)]
     requests_each: Option<u64>,
 }
 
@@ -228,8 +227,11 @@ impl EchoArgs {
     pub fn plan(&self) -> Result<Plan, Failure> {
         let target = Target::parse(&self.common.target).map_err(usage)?;
         let protocol = Protocol::Echo { size: self.size, window: self.window };
-        let bounds =
-            Bounds { block_rate: self.block_rate, messages: self.messages, half_close: self.half_close };
+        let bounds = Bounds {
+            block_rate: self.block_rate.map(|bytes| bytes as u64),
+            messages: self.messages,
+            half_close: self.half_close,
+        };
         self.common.plan(&target, protocol, bounds)
     }
 }
@@ -283,14 +285,10 @@ impl Common {
         let all = bounds.messages.map(|each| each.saturating_mul(self.connections as u64));
         let amount = match (self.requests.or(all), self.duration) {
             (Some(n), _) => Amount::Requests(n),
-            (None, Some(s)) => Amount::Time(seconds("-d", s)?),
+            (None, Some(s)) => Amount::Time(s),
             (None, None) => Amount::Time(Duration::from_secs(10)),
         };
-        let ramp = match self.ramp_rate {
-            Some((from, s)) => Some((from, seconds("--ramp-rate", s)?)),
-            None => None,
-        };
-        let timeout = seconds("--timeout", self.timeout)?;
+        let timeout = self.timeout;
         let tls = self.tls.plan(target, protocols(&protocol), timeout)?;
         let plan = Plan {
             target: self.endpoint(target)?,
@@ -300,9 +298,9 @@ impl Common {
             rate_bytes_per_s_per_block: bounds.block_rate,
             messages_each: bounds.messages,
             half_close: bounds.half_close,
-            rate: self.rate.map(|requests_per_s| Rate { requests_per_s, ramp }),
-            warm_up: seconds("--warm-up", self.warm_up)?,
-            ramp_connections: seconds("--ramp-connections", self.ramp_connections)?,
+            rate: self.rate.map(|requests_per_s| Rate { requests_per_s, ramp: self.ramp_rate }),
+            warm_up: self.warm_up,
+            ramp_connections: self.ramp_connections,
             timeout,
             sources: self.sources,
             source_range: self.source.iter().flat_map(|range| range.0.iter().copied()).collect(),
@@ -332,7 +330,7 @@ impl Common {
         if target.security == Security::Plain {
             return Ok(None);
         }
-        let timeout = seconds("--timeout", self.timeout)?;
+        let timeout = self.timeout;
         self.tls.order(&target, protocols(protocol), timeout).map(Some)
     }
 
@@ -397,18 +395,9 @@ impl TlsArgs {
     }
 }
 
-pub fn seconds(name: &str, s: f64) -> Result<Duration, Failure> {
-    // A larger value would overflow the clock's type.
-    const MOST: f64 = 1e9;
-    Duration::try_from_secs_f64(s)
-        .ok()
-        .filter(|_| s <= MOST)
-        .ok_or_else(|| usage(anyhow!("{name} {s} is not a number of seconds from 0 to {MOST}")))
-}
-
-/// Initial rate, and the seconds within which the target rate is reached.
-fn ramp(text: &str) -> Result<(f64, f64), String> {
-    let parts = text.split_once(':').and_then(|(from, time)| Some((rate(from).ok()?, span(time).ok()?)));
+/// Initial rate, and the time within which the target rate is reached.
+fn ramp(text: &str) -> Result<(f64, Duration), String> {
+    let parts = text.split_once(':').and_then(|(from, within)| Some((rate(from).ok()?, time(within).ok()?)));
     parts.ok_or_else(|| "not FROM:TIME, like 0:30s to increase the rate from 0 within 30 s".into())
 }
 

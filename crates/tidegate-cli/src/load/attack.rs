@@ -3,16 +3,16 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use tidegate::{StartError, system};
 use tidegate_load::attack::{KindReport, Speech};
 use tidegate_load::{Attack, AttackReport, LoadError, Target, attack};
 
-use super::args::{model, seconds};
+use super::args::model;
 use super::cluster::NoAgents;
-use super::units::span;
-use crate::limits::models;
+use crate::limits::{count, models, time};
 use crate::out::json::Json;
 use crate::out::{self, say};
 use crate::{Failure, Outcome, usage};
@@ -25,22 +25,22 @@ pub struct AttackArgs {
     #[command(flatten)]
     agents: NoAgents,
     /// Duration: 10s, 1m, or plain seconds.
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", default_value = "30s", value_parser = span)]
-    duration: f64,
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", default_value = "30s", value_parser = time)]
+    duration: Duration,
     /// Connections that send nothing.
-    #[arg(long, value_name = "N", default_value_t = 500)]
+    #[arg(long, value_name = "COUNT", default_value_t = 500, value_parser = count::<usize>)]
     silent: usize,
     /// Connections that send one byte per second of a request.
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = count::<usize>)]
     trickle: usize,
     /// Connections that send as fast as they can and never read.
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = count::<usize>)]
     flood: usize,
     /// Connections that finish sending in mid-request, and stay open.
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = count::<usize>)]
     half_open: usize,
     /// Connections per second that are opened and reset, immediately or in mid-request.
-    #[arg(long, value_name = "PER_S", default_value_t = 100)]
+    #[arg(long, value_name = "COUNT_PER_S", default_value_t = 100, value_parser = count::<u32>)]
     reset_rate: u32,
     /// The I/O model of the attackers, or auto.
     #[arg(long, default_value = "auto", value_parser = models())]
@@ -88,7 +88,7 @@ impl AttackArgs {
         let plan = Attack {
             target: Target::parse(&self.target).map_err(usage)?,
             speech: if self.target.starts_with("http://") { Speech::Http } else { Speech::Bytes },
-            duration: seconds("-d", self.duration)?,
+            duration: self.duration,
             silent: self.silent,
             trickle: self.trickle,
             flood: self.flood,

@@ -8,12 +8,11 @@ use anyhow::{Context, anyhow};
 use tidegate::policy::Wait;
 use tidegate_load::{Amount, ChatPlan, ChatReport, Speech, Target, run_chat};
 
-use super::args::{TlsArgs, model, seconds};
+use super::args::{TlsArgs, model};
 use super::cluster::NoAgents;
 use super::live::View;
-use super::units::{count, rate, span};
 use super::{failure, on_terminal, pin};
-use crate::limits::{models, wait};
+use crate::limits::{count, count_in, models, rate, size, time, wait};
 use crate::out::complain;
 use crate::out::json::Json;
 use crate::system::signals;
@@ -32,26 +31,26 @@ pub struct ChatArgs {
     #[arg(long)]
     websocket: bool,
     /// Members, in total.
-    #[arg(short, long, value_name = "MEMBERS", default_value = "100", value_parser = count::<usize>)]
+    #[arg(short, long, value_name = "COUNT", default_value = "100", value_parser = count::<usize>)]
     connections: usize,
     /// Rooms; members are distributed over them in turn.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = count::<usize>)]
     rooms: usize,
     /// Members who send messages.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = count::<usize>)]
     speakers: usize,
     /// Total messages per second, on an exact schedule; latency counts from when a message was due.
-    #[arg(long, value_name = "MESSAGES_PER_S", default_value = "10", value_parser = rate)]
+    #[arg(long, value_name = "COUNT_PER_S", default_value = "10", value_parser = rate)]
     rate: f64,
     /// Bytes of a message; the first of them contain its numbers and its time.
-    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    #[arg(long, value_name = "SIZE", default_value_t = 100, value_parser = size)]
     size: usize,
     /// Stop after this many messages.
-    #[arg(short = 'n', long, value_name = "MESSAGES", conflicts_with = "duration", value_parser = count::<u64>)]
+    #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
-    duration: Option<f64>,
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
+    duration: Option<Duration>,
     /// Share of the members, as a fraction (0.01) or in percent (1%), that stop reading when all have joined.
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]
     stop_reading: f64,
@@ -59,7 +58,7 @@ pub struct ChatArgs {
     #[arg(long, default_value = "auto", value_parser = models())]
     model: String,
     /// I/O threads of the generator.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = count_in::<u16>(1..=1024))]
     threads: u16,
     /// How these threads wait: block, spin, or spin:TIME (spin that long, then block). A blocked thread is woken within
     /// the server's send, which costs the server CPU.
@@ -72,8 +71,8 @@ pub struct ChatArgs {
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
     /// Time limit for joining, and for the last messages.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span)]
-    timeout: f64,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    timeout: Duration,
     /// Write the result as JSON to this file, or to standard output for -.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -92,8 +91,8 @@ fn share(text: &str) -> Result<f64, String> {
 
 impl ChatArgs {
     fn plan(&self) -> Result<ChatPlan, Failure> {
-        let duration: Duration = seconds("-d", self.duration.unwrap_or(10.0))?;
-        let timeout = seconds("--timeout", self.timeout)?;
+        let duration = self.duration.unwrap_or(Duration::from_secs(10));
+        let timeout = self.timeout;
         let targets = self.targets.iter().map(|target| Target::parse(target)).collect::<Result<Vec<_>, _>>();
         let targets = targets.map_err(usage)?;
         let means_websocket = |target: &String| ["ws://", "wss://"].iter().any(|it| target.starts_with(it));

@@ -11,7 +11,6 @@ mod ping;
 mod summary;
 mod threshold;
 mod udp;
-mod units;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -26,7 +25,6 @@ use args::{Common, Kind, MergeArgs, Output};
 use live::View;
 use output::Sinks;
 use painter::Painter;
-pub use units::span;
 
 use crate::out::json::repeated;
 use crate::out::{complain, say};

@@ -1,20 +1,23 @@
 //! `tidegate load ping`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use tidegate::policy::{FastPath, Wait};
 use tidegate_load::{Amount, PingPlan, PingReport, Target, ping};
 
-use super::args::{model, seconds};
+use super::args::model;
 use super::cluster::NoAgents;
 use super::pin;
-use super::units::{count, span};
-use crate::limits::{models, size, wait};
+use crate::limits::{count, models, size, time, wait};
 use crate::out::complain;
 use crate::out::json::Json;
 use crate::system::signals;
 use crate::{Failure, Outcome, usage};
+
+/// How long it runs by default.
+const DEFAULT: Duration = Duration::from_secs(5);
 
 /// Options of `load ping`.
 #[derive(clap::Args)]
@@ -32,20 +35,20 @@ pub struct PingArgs {
     #[arg(long, conflicts_with_all = ["target", "bare"])]
     bare_echo: bool,
     /// Bytes of a message; the first 8 are the time it was sent.
-    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    #[arg(long, value_name = "SIZE", default_value_t = 64, value_parser = size)]
     size: usize,
     /// Connections, each with one message in flight.
-    #[arg(short, long, value_name = "CONNS", default_value = "1", value_parser = count::<usize>)]
+    #[arg(short, long, value_name = "COUNT", default_value = "1", value_parser = count::<usize>)]
     connections: usize,
     /// Stop after this many round trips.
-    #[arg(short = 'n', long, value_name = "ROUND_TRIPS", conflicts_with = "duration", value_parser = count::<u64>)]
+    #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 5s].
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
-    duration: Option<f64>,
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
+    duration: Option<Duration>,
     /// With -d: warm-up time, which is not measured.
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = span)]
-    warm_up: f64,
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = time)]
+    warm_up: Duration,
     /// How the thread waits: block, spin, or spin:TIME (spin that long, then block).
     #[arg(long, value_name = "HOW", default_value = "block", value_parser = wait)]
     wait: Wait,
@@ -65,8 +68,8 @@ pub struct PingArgs {
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
     /// Connect timeout, and time limit for the last responses.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span)]
-    timeout: f64,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    timeout: Duration,
     /// Write the result as JSON to this file, or to standard output for -.
     #[arg(long, value_name = "FILE")]
     json: Option<std::path::PathBuf>,
@@ -87,7 +90,7 @@ pub fn run(args: &PingArgs) -> Outcome {
     }
     let mut json = Json::open(args.json.as_deref())?;
     let report = match &args.bare {
-        Some(name) => bare::ping(name, args.size, seconds("-d", args.duration.unwrap_or(5.0))?)?,
+        Some(name) => bare::ping(name, args.size, args.duration.unwrap_or(DEFAULT))?,
         None => measure(args)?,
     };
     json.put_or_print(&report, &summary(&report))?;
@@ -111,13 +114,13 @@ fn measure(args: &PingArgs) -> Result<PingReport, Failure> {
         connections: args.connections,
         amount: match (args.requests, args.duration) {
             (Some(n), _) => Amount::Requests(n),
-            (None, s) => Amount::Time(seconds("-d", s.unwrap_or(5.0))?),
+            (None, s) => Amount::Time(s.unwrap_or(DEFAULT)),
         },
-        warm_up: seconds("--warm-up", args.warm_up)?,
+        warm_up: args.warm_up,
         wait: args.wait,
         fast_path: args.fast_path(),
         model: model(&args.model)?,
-        timeout: seconds("--timeout", args.timeout)?,
+        timeout: args.timeout,
         server_pid: args.server_pid,
     };
     let interrupted = signals::flag_of_the_first().context("cannot install signal handlers")?;

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use tidegate_load::Report;
 
+use crate::limits::{rate, time};
+
 const GRAMMAR: &str = "METRIC OP VALUE, like 'p99>5ms', 'errors>0' or 'rps<1000': METRIC is p50, p90, p99, p99.9, max or mean \
     (VALUE in us, ms or s), errors or rps (VALUE without a unit), OP is >, >=, < or <=";
 
@@ -66,20 +68,18 @@ impl FromStr for Threshold {
             .iter()
             .find_map(|(sign, comparison)| Some((*comparison, rest.strip_prefix(sign)?)))
             .ok_or_else(|| wrong("there is no comparison in it"))?;
-        let (value, factor) = match metric {
-            Metric::Errors | Metric::Rps => (value, 1.0),
-            _ => unit(value.trim()).ok_or_else(|| wrong("a latency needs a unit"))?,
+        let value = value.trim();
+        let number = |e: String| wrong(&format!("{value:?} is {e}"));
+        let value = match metric {
+            Metric::Errors | Metric::Rps => rate(value).map_err(number)?,
+            // Microseconds or seconds: a plain number would be read as the one and meant as the other.
+            _ if value.ends_with(|last: char| last.is_ascii_digit()) => {
+                return Err(wrong("a latency needs a unit"));
+            }
+            _ => time(value).map_err(number)?.as_secs_f64() * 1e6,
         };
-        let number = value.trim().parse::<f64>().ok().filter(|v| v.is_finite() && *v >= 0.0);
-        let value = number.ok_or_else(|| wrong(&format!("{:?} is not a number", value.trim())))? * factor;
         Ok(Self { text: text.into(), metric, comparison, value })
     }
-}
-
-/// The number and what it has to be multiplied with to be microseconds.
-fn unit(text: &str) -> Option<(&str, f64)> {
-    let units = [("us", 1.0), ("µs", 1.0), ("ms", 1e3), ("s", 1e6)];
-    units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))
 }
 
 impl Threshold {

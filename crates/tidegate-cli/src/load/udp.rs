@@ -7,10 +7,9 @@ use anyhow::{Context, anyhow};
 use tidegate::{Availability, DatagramPath, Endpoint};
 use tidegate_load::{Amount, Expect, Security, Target, UdpPlan};
 
-use super::args::{Output, seconds};
+use super::args::Output;
 use super::cluster::NoAgents;
-use super::units::{rate, span};
-use crate::limits::size;
+use crate::limits::{at_least_one, count, rate, size, time};
 use crate::system::signals;
 use crate::{Failure, Outcome, usage};
 
@@ -22,7 +21,7 @@ pub struct UdpArgs {
     #[command(flatten)]
     agents: NoAgents,
     /// Bytes of a message; the first 24 contain its number and times.
-    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    #[arg(long, value_name = "SIZE", default_value_t = 64, value_parser = size)]
     size: usize,
     /// How messages pass through the kernel: plain (one per call), batched (several per call), or gso (several as one).
     #[arg(long, value_name = "PATH", default_value_t = DatagramPath::Plain)]
@@ -31,26 +30,26 @@ pub struct UdpArgs {
     #[arg(long, conflicts_with = "window")]
     one_way: bool,
     /// Messages in flight of each flow, without --rate [default: 64].
-    #[arg(long, value_name = "MESSAGES", conflicts_with = "rate")]
+    #[arg(long, value_name = "COUNT", conflicts_with = "rate", value_parser = count::<usize>)]
     window: Option<usize>,
     /// Open loop: total messages per second, on an exact schedule; latency counts from when a message was due [default:
     /// as fast as possible].
-    #[arg(long, value_name = "MESSAGES_PER_S", value_parser = rate)]
+    #[arg(long, value_name = "COUNT_PER_S", value_parser = rate)]
     rate: Option<f64>,
     /// Stop after this many messages.
-    #[arg(short = 'n', long, value_name = "MESSAGES", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration", value_parser = at_least_one::<u64>)]
     messages: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
-    duration: Option<f64>,
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
+    duration: Option<Duration>,
     /// Flows: sockets, each with its own thread.
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
+    #[arg(short = 'c', long, value_name = "COUNT", default_value_t = 1, value_parser = count::<usize>)]
     flows: usize,
     /// Messages per call on the paths batched and gso [default: 64].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "COUNT", value_parser = count::<usize>)]
     batch: Option<usize>,
     /// Messages that one send joins on the path gso [default: 64].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "COUNT", value_parser = count::<usize>)]
     segments: Option<usize>,
     /// SO_RCVBUF of each flow [default: net.core.rmem_default].
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -62,8 +61,8 @@ pub struct UdpArgs {
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
     /// How long to wait for the last messages, and for any reply while the window is full; then they count as lost.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span)]
-    timeout: f64,
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
+    timeout: Duration,
     #[command(flatten)]
     output: Output,
 }
@@ -100,7 +99,7 @@ impl UdpArgs {
         }
         let amount = match (self.messages, self.duration) {
             (Some(n), _) => Amount::Requests(n),
-            (None, Some(s)) => Amount::Time(seconds("-d", s)?),
+            (None, Some(s)) => Amount::Time(s),
             (None, None) => Amount::Time(Duration::from_secs(10)),
         };
         let window = self.window.unwrap_or(64);
@@ -112,7 +111,7 @@ impl UdpArgs {
             expect: if self.one_way { Expect::Nothing } else { Expect::Echo { window } },
             amount,
             rate: self.rate,
-            timeout: seconds("--timeout", self.timeout)?,
+            timeout: self.timeout,
             batch: self.batch.unwrap_or(64),
             segments: self.segments.unwrap_or(64),
             socket_receive_buffer: self.socket_receive_buffer,

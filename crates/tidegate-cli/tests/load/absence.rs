@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use tidegate_load::Report;
 
@@ -11,6 +12,9 @@ use super::{Server, TIDEGATE, load, report};
 
 /// Loads that would take a quarter of an hour.
 const LONG: &str = "15m";
+
+/// What is at once, even on a busy machine.
+const AT_ONCE: Duration = Duration::from_secs(10);
 
 fn shown(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -29,7 +33,9 @@ fn a_target_that_is_not_there_is_told_at_once_with_what_to_do() {
         (["http", &url], &rate),
         (["echo", &target], &[]),
     ] {
+        let start = Instant::now();
         let output = load(&[&args[..], &["-c", "5", "-d", LONG], more].concat());
+        assert!(start.elapsed() < AT_ONCE, "{args:?} {more:?}: {:?}", start.elapsed());
         let (summary, error) = shown(&output);
         assert_eq!(output.status.code(), Some(1), "{args:?} {more:?}: {output:?}");
         assert!(

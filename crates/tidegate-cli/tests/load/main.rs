@@ -5,6 +5,7 @@
 mod absence;
 #[path = "../../../tidegate/tests/harness/closed_port.rs"]
 mod closed_port;
+mod habits;
 mod interrupts;
 mod settings;
 
@@ -201,7 +202,7 @@ fn bad_input_is_one_line_and_exit_code_2() {
         (&["http", "127.0.0.1:9", "--path-file", "/dev/null"], "at least one --path"),
         (&["http", "127.0.0.1:9", "--requests-each", "1", "--no-keepalive"], "leave --no-keepalive out"),
         (&["http", "127.0.0.1:9", "-d", "1e300"], "not a time; write 10s"),
-        (&["http", "127.0.0.1:9", "-d", "99999999999"], "number of seconds"),
+        (&["http", "127.0.0.1:9", "-d", "99999999999"], "at most a year"),
         (&["http", "127.0.0.1:9", "-d", "10x"], "not a time; write 10s"),
         (&["http", "127.0.0.1:9", "-c", "10x"], "not a whole number; write 500, 10k"),
         (&["http", "127.0.0.1:9", "--rate", "fast"], "not a number; write 500"),

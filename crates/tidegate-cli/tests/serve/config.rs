@@ -44,6 +44,27 @@ fn refused(outcome: &Outcome, says: &[&str]) {
 }
 
 #[test]
+fn files_and_the_command_line_have_the_same_units() {
+    for (key, value) in [
+        ("max-connections", "\"1k\""),
+        ("max-connections", "1000"),
+        ("idle-timeout", "75"),
+        ("idle-timeout", "\"1.5m\""),
+        ("drain-timeout", "\"200ms\""),
+        ("body-bytes", "\"16KiB\""),
+        ("min-rate", "\"1k\""),
+    ] {
+        let head = "[[server]]\nservice = \"http\"\nlisten = \"127.0.0.1:0\"\nmodel = \"poll\"\n";
+        let file = File::of(&format!("{head}{key} = {value}\n"));
+        drop(Server::start(&["serve", "--config", file.name()]));
+        let option = format!("--{key}={}", value.trim_matches('"'));
+        drop(Server::start(&["serve", "http", "--listen", "127.0.0.1:0", "--model", "poll", &option]));
+    }
+    let line = ["serve", "http", "--listen", "127.0.0.1:0", "--idle-timeout"];
+    refused(&run(&mut tidegate(&[&line[..], &["10x"]].concat())), &["a plain number is seconds"]);
+}
+
+#[test]
 fn a_server_starts_as_its_file_says() {
     let file = File::of(
         "log = \"json\"\n[[server]]\nservice = \"http\"\nlisten = \"127.0.0.1:0\"\nmodel = \"poll\"\nmax-connections = 7\nstats = true\n",

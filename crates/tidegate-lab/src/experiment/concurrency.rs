@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use tidegate::Model;
 
 use super::generator::{Agents, Generator};
+use super::peers::PAGE_BYTES;
 use super::peers::program::Program;
 use super::round::{self, Figures, Length, Requests, Round};
 use super::share::Share;
-use super::{LeftOut, affordable, contestants, position};
+use super::{LeftOut, TempFile, affordable, contestants, position};
 use crate::run::Facts;
 use crate::{Bench, LabError};
 
@@ -32,6 +33,8 @@ pub struct Settings {
     pub agents: Option<Agents>,
     /// The server program; none is `tidegate serve http`.
     pub program: Option<Program>,
+    /// Bytes of the page that `tidegate serve http` returns.
+    pub page_bytes: usize,
 }
 
 impl Settings {
@@ -42,7 +45,8 @@ impl Settings {
         let facts = [("length of a round", self.length.to_string()), ("connections", kept.into())];
         let agents = self.agents.as_ref().map(|agents| ("agents", agents.count.to_string()));
         let program = self.program.as_ref().map(|program| ("program", program.to_string()));
-        facts.into_iter().chain(agents).chain(program).map(into_fact).collect()
+        let page = (self.page_bytes != PAGE_BYTES).then(|| ("page", format!("{} bytes", self.page_bytes)));
+        facts.into_iter().chain(agents).chain(program).chain(page).map(into_fact).collect()
     }
 
     /// Rounds of each model and point, the calibration included.
@@ -71,7 +75,7 @@ pub struct Point {
 }
 
 /// All points.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     /// Length of each round, in words.
     #[serde(default)]
@@ -86,6 +90,9 @@ pub struct Table {
     /// The program that served, if it was another than `tidegate serve http`.
     #[serde(default)]
     pub program: Option<String>,
+    /// Bytes of the page, where `tidegate serve http` served.
+    #[serde(default = "usual_page")]
+    pub page_bytes: usize,
     /// In the order of models, then concurrency.
     pub points: Vec<Point>,
     /// Models that are unavailable.
@@ -94,6 +101,27 @@ pub struct Table {
     pub failed: Vec<LeftOut>,
     /// What was measured differently, and why.
     pub notes: Vec<String>,
+}
+
+fn usual_page() -> usize {
+    PAGE_BYTES
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            length: String::new(),
+            repeats: 0,
+            keep_alive: false,
+            throttle: String::new(),
+            program: None,
+            page_bytes: PAGE_BYTES,
+            points: Vec::new(),
+            left_out: Vec::new(),
+            failed: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
 }
 
 /// Measures all points; within each repeat the models alternate, so that a slow moment of the machine affects all
@@ -107,13 +135,24 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         keep_alive: settings.keep_alive,
         throttle: share.method().into(),
         program: settings.program.as_ref().map(ToString::to_string),
+        page_bytes: settings.page_bytes,
         left_out,
         ..Table::default()
+    };
+    let page = match Page::new(settings.page_bytes) {
+        Ok(page) => page,
+        Err(e) => {
+            table.failed.push(LeftOut {
+                model: format!("a page of {} bytes", settings.page_bytes),
+                why: e.to_string(),
+            });
+            return table;
+        }
     };
     for &wanted in &settings.points {
         let (concurrency, note) = affordable(wanted);
         table.notes.extend(note);
-        let level = Level { bench, settings, concurrency };
+        let level = Level { bench, settings, concurrency, page: &page };
         share.calibrate(&models, |share, &model| {
             progress(&format!("{model}, {concurrency} at once: calibration"));
             level.round(share, model, settings.length.trial())
@@ -141,6 +180,7 @@ struct Level<'a> {
     bench: &'a Bench,
     settings: &'a Settings,
     concurrency: usize,
+    page: &'a Page,
 }
 
 impl Level<'_> {
@@ -153,8 +193,30 @@ impl Level<'_> {
             let server = program.start(self.bench, model)?;
             return loaded(generator, share, model, &server.url, server.id(), requests);
         }
-        let server = generator.server("http", model, &[])?;
+        let server = generator.server("http", model, &self.page.options())?;
         loaded(generator, share, model, &server.url, server.process.id(), requests)
+    }
+}
+
+/// The page that servers return.
+struct Page {
+    /// None is the built-in one.
+    file: Option<(TempFile, String)>,
+}
+
+impl Page {
+    fn new(bytes: usize) -> std::io::Result<Self> {
+        if bytes == PAGE_BYTES {
+            return Ok(Self { file: None });
+        }
+        let file = TempFile::new("page", "html");
+        std::fs::write(file.path(), "x".repeat(bytes))?;
+        let path = file.path().display().to_string();
+        Ok(Self { file: Some((file, path)) })
+    }
+
+    fn options(&self) -> Vec<&str> {
+        self.file.as_ref().map_or(Vec::new(), |(_, path)| vec!["--page", path])
     }
 }
 
@@ -169,4 +231,20 @@ fn loaded(
 ) -> Result<Round, LabError> {
     share.hold(pid, model)?;
     Ok(round::throttled(generator, url, pid, requests, share.value())?.without_short_window())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_another_size_is_a_file_that_goes_with_the_measurement() {
+        let page = Page::new(1_024).unwrap();
+        let [option, path] = page.options()[..] else { panic!("no file") };
+        let (option, path) = (option.to_owned(), std::path::PathBuf::from(path));
+        assert_eq!((option.as_str(), std::fs::metadata(&path).unwrap().len()), ("--page", 1_024));
+        drop(page);
+        assert!(!path.exists());
+        assert!(Page::new(PAGE_BYTES).unwrap().options().is_empty(), "the built-in page");
+    }
 }

@@ -102,7 +102,7 @@ impl Settings {
     pub fn windows(&self) -> usize {
         let (models, _) = contestants(&self.models);
         let missing = missing();
-        let here = |setups: Vec<Setup>| setups.iter().filter(|setup| setup.is_here(&missing)).count();
+        let here = |setups: Vec<Setup>| setups.iter().filter(|s| s.is_here(&missing, cfg!(windows))).count();
         (here(setups(&models)) + here(charted()) * self.sizes.len()) * self.repeats
     }
 }
@@ -162,15 +162,20 @@ const OF_WINDOWS: [Model; 5] =
 /// The model of the chart.
 const CHARTED: Model = if cfg!(windows) { Model::Iocp } else { Model::Epoll };
 
+/// Transports that only another system has: their lines are not in the table, and not among what is left out.
+fn of_another_system(is_windows: bool) -> &'static [Transport] {
+    if is_windows { &[Transport::Unix, Transport::Sockmap, Transport::BareRing] } else { &[] }
+}
+
 /// Transports that are not here, and why.
 fn missing() -> Vec<(Transport, String)> {
     let mut missing = Vec::new();
-    if let Err(why) = Way::open() {
+    if !cfg!(windows)
+        && let Err(why) = Way::open()
+    {
         missing.push((Transport::Sockmap, why.to_string()));
     }
     if cfg!(windows) {
-        let elsewhere = [Transport::Unix, Transport::BareRing];
-        missing.extend(elsewhere.map(|transport| (transport, "it is measured on Linux".into())));
         let option = system::extensions().into_iter().find(|one| one.name == "loopback fast path");
         let refused = option.and_then(|option| option.refused);
         missing.extend(refused.map(|why| (Transport::FastPath, why.to_string())));
@@ -214,7 +219,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     table.left_out.extend(
         missing.iter().map(|(transport, why)| LeftOut { model: transport.name().into(), why: why.clone() }),
     );
-    let here = |setup: &Setup| setup.is_here(&missing);
+    let here = |setup: &Setup| setup.is_here(&missing, cfg!(windows));
     let tasks: Vec<_> = setups(&models).into_iter().filter(here).map(|setup| (setup, MESSAGE)).collect();
     table.rows = measure_all(bench, settings, &tasks, &mut table.failed, &mut progress);
     let tasks: Vec<_> = charted()
@@ -250,8 +255,9 @@ fn measure_all(
 }
 
 impl Setup {
-    fn is_here(&self, missing: &[(Transport, String)]) -> bool {
-        missing.iter().all(|(transport, _)| *transport != self.transport)
+    fn is_here(&self, missing: &[(Transport, String)], is_windows: bool) -> bool {
+        let is_missing = missing.iter().any(|(transport, _)| *transport == self.transport);
+        !is_missing && !of_another_system(is_windows).contains(&self.transport)
     }
 
     /// In words.
@@ -287,7 +293,7 @@ fn measure(bench: &Bench, setup: &Setup, size: usize, window: Duration) -> Resul
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
     option("--size", size.to_string());
     option("-d", window.as_secs_f64().to_string());
-    option("--json", file.0.display().to_string());
+    option("--json", file.path());
     args.extend(cpus(&bench.load_cpus));
     let fast = setup.transport == Transport::FastPath;
     let failed = |why: String| LabError::Process { what: setup.name(), why };
@@ -368,6 +374,21 @@ mod tests {
         ] {
             assert!(names.iter().any(|name| name == line), "{line} in {names:?}");
         }
+    }
+
+    #[test]
+    fn windows_has_lines_of_tcp_and_its_fast_path_only() {
+        let all = setups(&[Model::Iocp, Model::Rio]);
+        let here = |is_windows| -> Vec<Transport> {
+            let here = all.iter().filter(|setup| setup.is_here(&[], is_windows));
+            let mut transports: Vec<_> = here.map(|setup| setup.transport).collect();
+            transports.dedup();
+            transports
+        };
+        assert_eq!(here(true), [Transport::Tcp, Transport::FastPath]);
+        assert!(here(false).contains(&Transport::Unix) && here(false).contains(&Transport::BareRing));
+        let refused = [(Transport::FastPath, "refused".to_owned())];
+        assert!(all.iter().filter(|s| s.is_here(&refused, true)).all(|s| s.transport == Transport::Tcp));
     }
 
     #[test]

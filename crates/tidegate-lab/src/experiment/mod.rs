@@ -9,6 +9,7 @@ pub mod latency;
 pub mod memory;
 pub mod models;
 pub mod peers;
+pub mod reuse;
 pub mod round;
 mod share;
 pub(crate) mod sizing;
@@ -43,19 +44,45 @@ pub struct LeftOut {
 /// Separates available models from unavailable ones.
 #[must_use]
 pub fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
-    contestants_by(wanted, Model::availability)
+    separated(wanted, missing)
 }
 
-/// The same where the question is another one.
-fn contestants_by(wanted: &[Model], ask: fn(Model) -> Availability) -> (Vec<Model>, Vec<LeftOut>) {
+/// Why a model cannot be used here.
+fn missing(model: Model) -> Option<String> {
+    why_not(model.availability())
+}
+
+/// Why something cannot be used here.
+fn why_not(of: Availability) -> Option<String> {
+    match of {
+        Availability::Available(_) => None,
+        Availability::Unavailable(why) => Some(why),
+    }
+}
+
+/// Separates models by whether there is a reason against them.
+fn separated(wanted: &[Model], reason: impl Fn(Model) -> Option<String>) -> (Vec<Model>, Vec<LeftOut>) {
     let (mut here, mut out) = (Vec::new(), Vec::new());
     for &model in wanted {
-        match ask(model) {
-            Availability::Available(_) => here.push(model),
-            Availability::Unavailable(why) => out.push(LeftOut { model: model.to_string(), why }),
+        match reason(model) {
+            None => here.push(model),
+            Some(why) => out.push(LeftOut { model: model.to_string(), why }),
         }
     }
     (here, out)
+}
+
+/// Two of these models that hold the most connections: `uring` and `epoll` where one of them is, otherwise the two that
+/// hold the most on their system.
+#[must_use]
+pub fn holders(available: &[Model]) -> Vec<Model> {
+    let of_linux = [Model::Uring, Model::Epoll];
+    if of_linux.iter().any(|model| available.contains(model)) {
+        return of_linux.into(); // one that is missing is left out with the reason
+    }
+    let others = [Model::Rio, Model::Iocp, Model::Tokio, Model::Poll, Model::Overlapped, Model::Select];
+    let others = others.into_iter().chain([Model::Pool, Model::Blocking]);
+    others.filter(|model| available.contains(model)).take(2).collect()
 }
 
 /// Measures each subject in turn, and all of them again for each repeat, in turned order, so that a slow moment of the
@@ -130,19 +157,38 @@ impl Server {
     }
 }
 
-/// The result file of a load; removed when dropped.
-struct ResultFile(PathBuf);
+/// A file of this process in the system's directory for such; removed when dropped.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(what: &str, extension: &str) -> Self {
+        use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (id, next) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
+        Self(std::env::temp_dir().join(format!("tidegate-{what}-{id}-{next}.{extension}")))
+    }
+
+    fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0); // it may never have been written
+    }
+}
+
+/// The result file of a load.
+struct ResultFile(TempFile);
 
 impl ResultFile {
     fn new() -> Self {
-        use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("tidegate-load-{}-{}.json", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        Self(std::env::temp_dir().join(name))
+        Self(TempFile::new("load", "json"))
     }
 
     fn path(&self) -> String {
-        self.0.display().to_string()
+        self.0.path().display().to_string()
     }
 
     fn read(&self, load: &str) -> Result<Report, LabError> {
@@ -151,14 +197,9 @@ impl ResultFile {
 
     fn read_as<T: serde::de::DeserializeOwned>(&self, load: &str) -> Result<T, LabError> {
         let failed = |why: String| LabError::Process { what: load.into(), why };
-        let text = std::fs::read_to_string(&self.0).map_err(|e| failed(format!("left no result: {e}")))?;
+        let text =
+            std::fs::read_to_string(self.0.path()).map_err(|e| failed(format!("left no result: {e}")))?;
         serde_json::from_str(&text).map_err(|e| failed(format!("left a result that cannot be read: {e}")))
-    }
-}
-
-impl Drop for ResultFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0); // it may never have been written
     }
 }
 
@@ -180,6 +221,32 @@ pub fn affordable(wanted: usize) -> (usize, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_are_held_by_models_that_are_available() {
+        use Model::{
+            AsyncSelect, Blocking, Epoll, EventSelect, Iocp, Overlapped, Poll, Pool, Rio, Tokio, Uring,
+        };
+        let windows = [Blocking, Pool, Poll, Tokio, AsyncSelect, EventSelect, Overlapped, Iocp];
+        assert_eq!(holders(&windows), [Iocp, Tokio], "as under Wine");
+        assert_eq!(holders(&[&windows[..], &[Rio]].concat()), [Rio, Iocp]);
+        assert_eq!(holders(&[Blocking, Poll, Epoll, Uring, Tokio]), [Uring, Epoll]);
+        assert_eq!(holders(&[Blocking, Poll, Epoll]), [Uring, Epoll], "and the report says why not uring");
+        assert_eq!(holders(&[Blocking, Pool]), [Pool, Blocking]);
+        for models in [&windows[..], &[Blocking]] {
+            assert!(
+                holders(models).iter().all(|model| models.contains(model)) && !holders(models).is_empty()
+            );
+        }
+    }
+
+    #[test]
+    fn models_with_a_reason_against_them_are_left_out_with_it() {
+        let reason = |model| (model == Model::Rio).then(|| "no loop for datagrams".to_owned());
+        let (here, out) = separated(&[Model::Iocp, Model::Rio], reason);
+        assert_eq!(here, [Model::Iocp]);
+        assert_eq!(out, [LeftOut { model: "rio".into(), why: "no loop for datagrams".into() }]);
+    }
 
     #[test]
     fn subjects_alternate_and_a_failed_round_is_recorded_beside_the_others() {

@@ -56,6 +56,9 @@ const OUTSTANDING: usize = 200;
 /// Connections of the largest row.
 pub const MANY: usize = 50_000;
 
+/// Bytes of a message of clients without limit, unless asked otherwise.
+pub const MESSAGE_BYTES: usize = 4096;
+
 /// The load of one row for each model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
@@ -97,7 +100,7 @@ impl Settings {
         Self {
             models,
             loads: vec![
-                Load { connections: 7_000, pace: Pace::Unlimited, message_bytes: 4096, window },
+                Load { connections: 7_000, pace: Pace::Unlimited, message_bytes: MESSAGE_BYTES, window },
                 Load { connections: 7_000, pace: outstanding, message_bytes: 1024, window },
                 limited(12_000),
                 limited(MANY),
@@ -106,14 +109,37 @@ impl Settings {
         }
     }
 
+    /// The rows of clients without limit for each of these sizes of a message, in place of the one they have.
+    pub fn set_message_bytes(&mut self, sizes: &[usize]) {
+        let each = |load: Load| match load.pace {
+            Pace::Unlimited => {
+                sizes.iter().map(|&message_bytes| Load { message_bytes, ..load.clone() }).collect()
+            }
+            _ => vec![load],
+        };
+        self.loads = self.loads.drain(..).flat_map(each).collect();
+    }
+
     /// The settings that a saved run records, because they change the figures.
     #[must_use]
     pub fn facts(&self) -> Facts {
         let loads = self.loads.iter().map(|load| {
-            let name = format!("models: {} connections, {}", load.connections, load.pace);
+            let size = size_in_words(load.pace, load.message_bytes);
+            let name = format!("models: {} connections, {}{size}", load.connections, load.pace);
             (name, format!("{} bytes a message, {} s", load.message_bytes, load.window.as_secs_f64()))
         });
         loads.collect()
+    }
+}
+
+/// The size of a message where it is not the usual one of a row, to be added to its name.
+pub(crate) fn size_in_words(pace: Pace, bytes: usize) -> String {
+    match (pace, bytes) {
+        (Pace::Unlimited, 0 | MESSAGE_BYTES) | (Pace::Outstanding { .. } | Pace::Limited { .. }, _) => {
+            String::new()
+        }
+        _ if bytes.is_multiple_of(1024) => format!(", {} KiB", bytes / 1024),
+        _ => format!(", {bytes} B"),
     }
 }
 
@@ -124,6 +150,9 @@ pub struct Row {
     pub model: String,
     /// The behaviour of the clients.
     pub pace: Pace,
+    /// Bytes of a message; 0 in results that did not say so.
+    #[serde(default)]
+    pub message_bytes: usize,
     /// Connections asked for; the machine may have room for fewer.
     #[serde(default)]
     pub asked: u64,
@@ -176,7 +205,8 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         share.reset();
         let name = |(model, sizing): &(Model, Sizing)| format!("{model} with {}", sizing.connections);
         let takes = interleave(&subjects, settings.repeats, &mut table.failed, name, |(model, sizing)| {
-            progress(&format!("{model}, {} connections, {}", sizing.connections, load.pace));
+            let size = size_in_words(load.pace, load.message_bytes);
+            progress(&format!("{model}, {} connections, {}{size}", sizing.connections, load.pace));
             match load.pace {
                 Pace::Unlimited => share
                     .fitted(|take: &Take| &take.round, |share| measure(bench, *model, load, sizing, share)),
@@ -208,6 +238,7 @@ fn row(model: Model, load: &Load, sizing: &Sizing, mut takes: Vec<Take>) -> Opti
     Some(Row {
         model: model.to_string(),
         pace: load.pace,
+        message_bytes: load.message_bytes,
         asked: sizing.asked as u64,
         attempted: report.attempted,
         connected: report.connected,
@@ -254,4 +285,20 @@ fn arguments(server: &Server, load: &Load, sizing: &Sizing) -> Vec<String> {
         Pace::Limited { bytes_per_s } => option("-r", bytes_per_s.to_string()),
     }
     args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_without_limit_have_a_row_for_each_size() {
+        let mut settings = Settings::classic(vec![Model::Poll], Duration::from_secs(1));
+        settings.set_message_bytes(&[1_024, 4_096]);
+        let rows: Vec<_> = settings.loads.iter().map(|load| (load.connections, load.message_bytes)).collect();
+        assert_eq!(rows, [(7_000, 1_024), (7_000, 4_096), (7_000, 1_024), (12_000, 512), (50_000, 512)]);
+        assert_eq!(settings.facts().len(), 5, "each has a name: {:?}", settings.facts());
+        let words = |bytes| size_in_words(Pace::Unlimited, bytes);
+        assert_eq!((words(4_096), words(1_024), words(100)), ("".into(), ", 1 KiB".into(), ", 100 B".into()));
+    }
 }

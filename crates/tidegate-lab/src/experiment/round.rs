@@ -255,7 +255,7 @@ fn carried(
     let mut args: Vec<String> = vec!["load".into(), "http".into(), url.into()];
     args.extend(options.iter().map(ToString::to_string));
     args.extend(generator.options(&["--server-pid", &pid.to_string()]));
-    args.extend(["--json".into(), file.0.display().to_string(), "--tolerate-failures".into()]);
+    args.extend(["--json".into(), file.path(), "--tolerate-failures".into()]);
     let name = shown(&args);
     let before = cpu_s(pid);
     let mut process = Process::start(bench, &args)?;

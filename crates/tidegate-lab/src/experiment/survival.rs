@@ -241,7 +241,7 @@ fn clients(bench: &Bench, server: &Server, clients: usize, window: Duration) -> 
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
     option("-c", clients.to_string());
     option("-d", window.as_secs_f64().to_string());
-    option("--json", file.0.display().to_string());
+    option("--json", file.path());
     args.push("--tolerate-failures".into());
     args.extend(cpus(&bench.load_cpus));
     let name = shown(&args);
@@ -283,7 +283,7 @@ impl Assault {
         option("--flood", flood.to_string());
         option("--half-open", half_open.to_string());
         option("--reset-rate", resets_per_s.to_string());
-        option("--json", file.0.display().to_string());
+        option("--json", file.path());
         args.push("--phases".into());
         args.extend(cpus(&bench.load_cpus));
         let name = shown(&args);

@@ -11,7 +11,7 @@ use tidegate::{DatagramPath, Model};
 use tidegate_load::verdict::Verdict;
 
 use super::round::assessed;
-use super::{LeftOut, PATIENCE, ResultFile, Server, contestants_by, interleave};
+use super::{LeftOut, PATIENCE, ResultFile, Server, interleave, separated, why_not};
 use crate::process::{Process, cpus, shown};
 use crate::sample::cpu_s;
 use crate::spread::Spread;
@@ -44,15 +44,10 @@ impl Settings {
             .filter(|path| path.availability().is_available())
     }
 
-    /// Those of the models that serve datagrams here, and why the others do not.
-    fn contestants(&self) -> (Vec<Model>, Vec<LeftOut>) {
-        contestants_by(&self.models, Model::serves_datagrams)
-    }
-
     /// The number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
-        let rows: usize = self.contestants().0.into_iter().map(|m| Self::paths(m).count()).sum();
+        let rows: usize = contestants(&self.models).0.into_iter().map(|m| Self::paths(m).count()).sum();
         rows * self.sizes.len() * self.repeats
     }
 }
@@ -102,6 +97,11 @@ pub struct Table {
     pub failed: Vec<LeftOut>,
 }
 
+/// Separates models that serve datagrams here from those that do not.
+fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
+    separated(wanted, |model| why_not(model.serves_datagrams()))
+}
+
 /// One run.
 struct Run {
     sent_per_s: f64,
@@ -112,7 +112,7 @@ struct Run {
 
 /// Measures all rows; within each repeat the paths alternate.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
-    let (models, left_out) = settings.contestants();
+    let (models, left_out) = contestants(&settings.models);
     let mut table = Table {
         window_s: settings.window.as_secs_f64(),
         repeats: settings.repeats,
@@ -212,6 +212,13 @@ mod tests {
     use tidegate_load::verdict::{Evidence, LimitedBy};
 
     use super::*;
+
+    #[test]
+    fn models_without_datagrams_are_left_out_with_the_reason() {
+        let (here, out) = contestants(&[Model::Select, Model::Rio]);
+        assert_eq!(here, [Model::Select]);
+        assert!(out.len() == 1 && out[0].model == "rio" && !out[0].why.is_empty(), "{out:?}");
+    }
 
     #[test]
     fn counters_are_found_among_notes() {

@@ -1,6 +1,6 @@
 //! The summary at the top of a report: which model to use on this machine, and by how much.
 
-use tidegate_load::verdict::LimitedBy;
+use tidegate_load::verdict::Verdict;
 
 use super::cells::{Cells, grouped, spread};
 use super::{Results, chart::Chart, svg, verdict};
@@ -141,8 +141,8 @@ pub fn sentence(results: &Results) -> Option<String> {
     Some(text + ".")
 }
 
-/// The table next to the summary: cost and rate of each model at each point, and the limit of each if it was not always
-/// the server; at most 100 columns wide for two points without it.
+/// The table next to the summary: cost and rate of each model at each point; at most 100 columns wide for two points,
+/// so that a point of which not every round had the server as its limit has only a mark.
 #[must_use]
 pub fn cells(table: &Table) -> Cells {
     let mut levels: Vec<usize> = table.points.iter().map(|point| point.concurrency).collect();
@@ -151,31 +151,35 @@ pub fn cells(table: &Table) -> Cells {
     let mut head = vec!["model".to_owned(), "times".to_owned()];
     head.extend(levels.iter().map(|&level| format!("µs CPU, c={level}")));
     // Of a program of the user's nobody else measures the memory.
-    let second = if table.program.is_some() { "peak MiB" } else { "req/s" };
+    let second = if table.program.is_some() { "peak MiB" } else { "/s" };
     head.extend(levels.iter().map(|&level| format!("{second}, c={level}")));
-    let limits = |model: &str| {
-        let all: Vec<_> = points(table, model).flat_map(|point| point.figures.verdicts.clone()).collect();
-        verdict::limits(&all)
-    };
-    let costs = costs(table);
-    let others = costs.iter().any(|cost| limits(&cost.model) != verdict::word(LimitedBy::Server));
-    head.extend(others.then(|| "limit".to_owned()));
     let mut cells = vec![head];
-    for cost in costs {
+    for cost in costs(table) {
         let at = |level: &usize| points(table, &cost.model).find(|point| point.concurrency == *level);
         let cell =
             |of: fn(&Point) -> String| levels.iter().map(move |level| at(level).map_or("–".into(), of));
         let times = match cost.interval {
-            Some(i) if i.low < i.high => format!("{:.2} [{:.2}–{:.2}]", cost.times, i.low, i.high),
-            _ => format!("{:.2}", cost.times),
+            Some(i) if i.low < i.high => {
+                format!("{} [{}–{}]", ratio_text(cost.times), ratio_text(i.low), ratio_text(i.high))
+            }
+            _ => ratio_text(cost.times),
         };
         let mut row = vec![cost.model.clone(), times];
         row.extend(cell(cost_us));
         row.extend(cell(if table.program.is_some() { peak } else { rate }));
-        row.extend(others.then(|| limits(&cost.model)));
         cells.push(row);
     }
     cells
+}
+
+/// Three figures, or all before the point.
+fn ratio_text(times: f64) -> String {
+    let digits = if times < 10.0 { 2 } else { usize::from(times < 100.0) };
+    format!("{times:.digits$}")
+}
+
+fn verdicts(table: &Table, model: &str) -> Vec<Verdict> {
+    points(table, model).flat_map(|point| point.figures.verdicts.clone()).collect()
 }
 
 fn cost_us(point: &Point) -> String {
@@ -184,26 +188,28 @@ fn cost_us(point: &Point) -> String {
 }
 
 fn rate(point: &Point) -> String {
-    grouped(point.figures.per_processor_s.median.round() as u64)
+    verdict::marked(grouped(point.figures.per_processor_s.median.round() as u64), &point.figures.verdicts)
 }
 
 fn peak(point: &Point) -> String {
     let peak = point.figures.peak_bytes.as_ref();
-    peak.map_or("–".into(), |bytes| format!("{:.1}", bytes.median / f64::from(1 << 20)))
+    let peak = peak.map_or("–".into(), |bytes| format!("{:.1}", bytes.median / f64::from(1 << 20)));
+    verdict::marked(peak, &point.figures.verdicts)
 }
 
 /// The chart next to the summary: a bar for each model.
 pub(super) fn chart(table: &Table) -> Option<Chart> {
     let costs = costs(table);
     let title = "Server processor time for a request, in µs (less is better)".to_owned();
-    let bars: Vec<_> = costs.into_iter().map(|cost| (cost.model, cost.us)).collect();
+    let bar = |cost: Cost| (verdict::marked(cost.model.clone(), &verdicts(table, &cost.model)), cost.us);
+    let bars: Vec<_> = costs.into_iter().map(bar).collect();
     let svg = svg::bars(&title, &bars, |_| true);
     (!bars.is_empty()).then(|| Chart { name: "answer".into(), title, svg, section: WHICH.into() })
 }
 
 #[cfg(test)]
 mod tests {
-    use tidegate_load::verdict::{Evidence, Verdict};
+    use tidegate_load::verdict::{Evidence, LimitedBy};
 
     use super::*;
     use crate::Bench;
@@ -256,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_has_a_column_where_it_was_not_always_the_server() {
+    fn a_point_has_a_mark_where_the_limit_was_not_always_the_server() {
         let mut results = results(vec![point("epoll", 100, CHEAP), point("tokio", 100, DEAR)]);
         let table = results.concurrency.as_mut().unwrap();
         let verdict = |limited_by| Verdict {
@@ -268,14 +274,46 @@ mod tests {
         for point in &mut table.points {
             point.figures.verdicts = vec![verdict(LimitedBy::Server); 4];
         }
-        assert!(!cells(table)[0].contains(&"limit".to_owned()));
+        assert!(!cells(table).concat().concat().contains('†'));
         table.points[1].figures.verdicts[2] = verdict(LimitedBy::Generator);
         let cells = cells(table);
-        assert_eq!(
-            (cells[0].last().unwrap().as_str(), cells[1].last().unwrap().as_str()),
-            ("limit", "server")
-        );
-        assert!(cells[2].last().unwrap().contains("load"), "{cells:?}");
+        assert!(cells[2][3].ends_with(" †"), "{cells:?}");
+        assert_eq!([1.234, 12.34, 123.4].map(ratio_text), ["1.23", "12.3", "123"]);
+        assert!(!cells[1].concat().contains('†'), "{cells:?}");
+        // In all three forms, with what it means.
+        let charts = crate::report::charts::of(&results);
+        let sections = crate::report::sections(&results);
+        for (title, cells, about) in &sections {
+            assert!(cells.iter().flatten().any(|cell| cell.ends_with(" †")), "{title}: {cells:?}");
+            assert!(about.starts_with("†: not every round proves"), "{title}: {about}");
+        }
+        let pages = [
+            crate::report::markdown::markdown(&results, &charts),
+            crate::report::html::page(&results, &charts),
+        ];
+        for page in pages {
+            assert!(page.contains(" †") && page.contains("†: not every round proves"), "{page}");
+        }
+        assert!(chart(results.concurrency.as_ref().unwrap()).unwrap().svg.contains("tokio †"));
+    }
+
+    #[test]
+    fn the_points_of_a_chart_are_hollow_where_the_load_was_the_limit() {
+        let at = |concurrency| point("epoll", concurrency, CHEAP);
+        let mut results = results(vec![at(100), at(1_000)]);
+        let table = results.concurrency.as_mut().unwrap();
+        table.points[1].figures.verdicts = vec![Verdict {
+            limited_by: LimitedBy::Generator,
+            because: String::new(),
+            warnings: Vec::new(),
+            evidence: Evidence::default(),
+        }];
+        let charts = crate::report::charts::of(&results);
+        let hollow = |name: &str| {
+            let chart = charts.iter().find(|chart| chart.name == name).unwrap();
+            chart.svg.matches("class=\"h\"").count()
+        };
+        assert_eq!((hollow("responses"), hollow("cpu")), (2, 2), "one point, and one in the legend");
     }
 
     #[test]

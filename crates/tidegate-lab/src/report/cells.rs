@@ -56,7 +56,8 @@ pub(super) fn figures_row(mut row: Vec<String>, f: &Figures) -> Vec<String> {
     ] {
         let end = |of: fn(Interval) -> f64| s.interval.map_or(String::new(), |i| format!("{:.4}", of(i)));
         row.extend([format!("{:.4}", s.median), end(|i| i.low), end(|i| i.high)]);
-        row.extend([s.min, s.max].map(|v| format!("{v:.4}")));
+        let extreme = |v: f64| if s.has_several() { format!("{v:.4}") } else { String::new() };
+        row.extend([s.min, s.max].map(extreme));
     }
     row.push(f.failed.to_string());
     row.push(verdict::limits(&f.verdicts));
@@ -78,8 +79,8 @@ pub(super) fn figure(value: f64, digits: usize) -> String {
 pub(super) fn spread(s: &Spread, digits: usize) -> String {
     let number = |v: f64| figure(v, digits);
     let bounds = s.bounds();
-    match (s.rounds.len(), s.interval) {
-        (1, _) => number(s.median),
+    match (s.has_several(), s.interval) {
+        (false, _) => number(s.median),
         (_, Some(_)) => format!("{} [{}–{}]", number(s.median), number(bounds.low), number(bounds.high)),
         (_, None) => format!("{} ({}–{})", number(s.median), number(bounds.low), number(bounds.high)),
     }
@@ -121,6 +122,11 @@ mod tests {
         assert_eq!(spread(&of(&[1000.0, 1500.4, 2000.0]), 0), "1,500 (1,000–2,000)");
         assert_eq!(spread(&of(&[1.0, 2.0, 3.0, 4.0, 5.0]), 1), "3.0 [1.0–5.0]");
         assert_eq!(spread(&of(&[1500.4]), 1), "1500.4");
+        let figures = Figures { cpu_s_per_100k: of(&[2.5]), ..Figures::default() };
+        let (head, row) = (figures_head(&[]), figures_row(Vec::new(), &figures));
+        let at = |name: &str| row[head.iter().position(|known| known == name).unwrap()].clone();
+        let names = ["median", "low", "high", "min", "max"].map(|part| at(&format!("cpu_s_per_100k_{part}")));
+        assert_eq!(names, ["2.5000", "", "", "", ""], "one run has no spread");
         assert_eq!(spread(&of(&[100_417.56]), 2), "100,418", "of so many, no hundredths");
     }
 }

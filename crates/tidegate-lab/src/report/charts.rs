@@ -1,11 +1,11 @@
 //! The charts of a report.
 
-use super::chart::{Chart, chart, series};
-use super::sections::{CONNECTIONS, COST, RESPONSES, TABLE_6_3};
-use super::svg::{self, MAXIMUM, Scale, Sheet};
-use super::{Results, answer};
-use crate::experiment::models::Pace;
-use crate::experiment::peers::Case;
+use super::chart::{Chart, chart, judged_series, series};
+use super::sections::{CONNECTIONS, COST, RESPONSES, TABLE_6_3, of_page};
+use super::svg::{self, MAXIMUM, Point, Scale, Sheet};
+use super::{Results, answer, verdict};
+use crate::experiment::models::{Pace, size_in_words};
+use crate::experiment::peers::{Case, PAGE_BYTES};
 use crate::experiment::round::Figures;
 use crate::experiment::{concurrency, connections, latency, models, peers};
 use crate::spread::Spread;
@@ -13,7 +13,8 @@ use crate::spread::Spread;
 /// All charts for which there are figures.
 pub(super) fn of(results: &Results) -> Vec<Chart> {
     let mut charts: Vec<Chart> = results.answered().and_then(answer::chart).into_iter().collect();
-    charts.extend(results.concurrency.iter().filter(|table| has_lines(table)).flat_map(against_concurrency));
+    let tables = results.concurrency.iter().chain(&results.pages);
+    charts.extend(tables.filter(|table| has_lines(table)).flat_map(against_concurrency));
     charts.extend(results.demand.as_ref().and_then(super::demand::chart));
     charts.extend(results.models.iter().flat_map(|table| [percentiles(table), time_series(table)]));
     charts.extend(results.connections.as_ref().map(memory));
@@ -31,11 +32,20 @@ fn has_lines(table: &concurrency::Table) -> bool {
 
 fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
     let kept = if table.keep_alive { "connections kept" } else { "a connection for each request" };
-    let draw = |name, section, title: &str, y_title, y, of: fn(&Figures) -> Spread| {
-        let points = table.points.iter().map(|p| (p.model.clone(), p.concurrency as f64, of(&p.figures)));
-        let title = format!("{title} ({kept})");
+    let draw = |name: &str, section: &str, title: &str, y_title, y, of: fn(&Figures) -> Spread| {
+        let points = table.points.iter().map(|p| {
+            let is_doubtful = verdict::is_doubtful(&p.figures.verdicts);
+            (p.model.clone(), Point { x: p.concurrency as f64, figure: of(&p.figures), is_doubtful })
+        });
+        let page = of_page(table);
+        let title = format!("{title} ({kept}{page})");
+        let name = match table.page_bytes {
+            PAGE_BYTES => String::from(name),
+            bytes => format!("{name}-{bytes}"),
+        };
+        let section = format!("{section}{page}");
         let sheet = Sheet { title: &title, x_title: "concurrent requests", y_title, x: Scale::Log, y };
-        chart(name, section, &sheet, &series(points))
+        chart(&name, &section, &sheet, &judged_series(points))
     };
     vec![
         draw(
@@ -57,11 +67,13 @@ fn unlimited(table: &models::Table) -> impl Iterator<Item = &models::Row> {
     table.rows.iter().filter(|row| row.pace == Pace::Unlimited)
 }
 
-/// A model, with its connections if it has more than one row.
+/// A model, with its connections if they differ between its rows, and the size of unusual messages.
 fn label(table: &models::Table, row: &models::Row) -> String {
-    match unlimited(table).filter(|other| other.model == row.model).count() {
-        1 => row.model.clone(),
-        _ => format!("{}, {}", row.model, row.attempted),
+    let size = size_in_words(row.pace, row.message_bytes);
+    let of_model = || unlimited(table).filter(|other| other.model == row.model);
+    match of_model().all(|other| other.attempted == row.attempted) {
+        true => format!("{}{size}", row.model),
+        false => format!("{}, {}{size}", row.model, row.attempted),
     }
 }
 

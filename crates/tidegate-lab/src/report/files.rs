@@ -42,6 +42,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
     cells.extend(table.rows.iter().map(|row| {
         let counts = format!("{}/{}", grouped(row.clients), grouped(row.answered));
+        let rate = spread(&row.figures.requests_per_s, 0);
         let disk = row.disk_bytes_each.as_ref().map(|bytes| spread(&bytes.times(1.0 / 1024.0), 1));
         vec![
             row.model.clone(),
@@ -49,7 +50,10 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
             arrival(row.arrival),
             if row.clients < row.asked { format!("{counts} of {}", grouped(row.asked)) } else { counts },
             spread(&row.figures.cpu_s_per_100k.times(10.0), 2),
-            spread(&row.figures.requests_per_s, 0),
+            match row.arrival {
+                Arrival::AtOnce => verdict::marked(rate, &row.figures.verdicts),
+                Arrival::Rate(_) => rate,
+            },
             spread(&row.figures.p50_us.times(1e-3), 2),
             spread(&row.figures.p99_us.times(1e-3), 2),
             disk.unwrap_or(NOT_MEASURED.into()),

@@ -103,6 +103,7 @@ fn machine(results: &Results) -> String {
     } else {
         "one processor for both: figures are for both together"
     };
+    let activity = results.activity().map(|activity| ("meanwhile", activity));
     let facts = [
         ("machine", c.machine.line()),
         ("program", c.build.line()),
@@ -110,7 +111,10 @@ fn machine(results: &Results) -> String {
         ("command", command.join(" ")),
         ("server and load", format!("separate processes, {pinning}")),
     ];
-    let facts = facts.iter().map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(value)));
+    let facts = facts
+        .iter()
+        .chain(&activity)
+        .map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(value)));
     format!("<dl>\n{}</dl>\n", facts.collect::<String>())
 }
 

@@ -5,6 +5,7 @@ use super::chart::Chart;
 use super::sections::shares;
 use super::{svg, verdict};
 use crate::experiment::memory::{MESSAGE_BYTES, Row, Table};
+use crate::kernel_memory::{socket_bytes, sockets_method};
 use crate::spread::Spread;
 
 fn measured(figure: &Option<Spread>) -> String {
@@ -35,7 +36,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
             row.model.clone(),
             row.buffers.to_string(),
             spread(&row.figures.cpu_s_per_100k.times(10.0), 2),
-            spread(&row.figures.per_processor_s, 0),
+            verdict::marked(spread(&row.figures.per_processor_s, 0), &row.figures.verdicts),
             spread(&row.user_kib, 0),
             measured(&row.socket_kib),
             measured(&row.object_kib),
@@ -46,7 +47,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         "An echo server; {} kept, each with one message of {} KiB on its way, {} s a round, {} a \
          row, in turns; median [95% confidence interval], of fewer than four rounds (minimum–maximum). {} What is not \
          named is at its default. User memory is the server's most resident memory not backed by files; socket memory \
-         is the most that the kernel charged to the server's sockets, and their structures. Kernel objects are \
+         is, at most, {}. Kernel objects are \
          measured: the growth of the slab allocator from before the first connection to the middle of the window, which holds both \
          ends and whatever else the machine did meanwhile ({}). 0 is the system's minimum.",
         counted(table.connections, "connection"),
@@ -54,6 +55,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         table.window_s,
         counted(table.repeats, "round"),
         shares(table.rows.iter().map(|row| row.share), &table.throttle),
+        sockets_method(socket_bytes()),
         table.objects
     );
     (TITLE.into(), cells, about)

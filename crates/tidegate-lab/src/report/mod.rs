@@ -11,6 +11,7 @@ mod latency;
 mod markdown;
 mod memory;
 mod peers;
+mod reuse;
 mod rows;
 mod sections;
 mod survival;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::udp as datagrams;
 use crate::experiment::{self, LeftOut, concurrency, connections, models};
+use crate::machine::Activity;
 use crate::run::{Circumstances, Row, Run};
 use crate::save::ResultFile;
 use crate::{Bench, LabError};
@@ -48,6 +50,12 @@ pub struct Results {
     pub models: Option<models::Table>,
     /// Responses against concurrency, if that was measured.
     pub concurrency: Option<concurrency::Table>,
+    /// The same of pages of other sizes.
+    #[serde(default)]
+    pub pages: Vec<concurrency::Table>,
+    /// Reused sockets, if they were measured.
+    #[serde(default)]
+    pub reuse: Option<experiment::reuse::Table>,
     /// Service demand at fixed rates, if it was measured.
     #[serde(default)]
     pub demand: Option<experiment::demand::Table>,
@@ -73,6 +81,25 @@ pub struct Results {
     pub latency: Option<experiment::latency::Table>,
 }
 
+/// Where no model has it, there is nothing to measure, and what is left out says why.
+impl Measured for experiment::reuse::Table {
+    fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
+    }
+
+    fn failed(&self) -> &[LeftOut] {
+        &self.failed
+    }
+
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.left_out.is_empty()
+    }
+}
+
 impl Results {
     /// No results yet, on this machine.
     #[must_use]
@@ -83,6 +110,8 @@ impl Results {
             answer: None,
             models: None,
             concurrency: None,
+            pages: Vec::new(),
+            reuse: None,
             demand: None,
             connections: None,
             memory: None,
@@ -110,7 +139,13 @@ impl Results {
             }
         };
         let Circumstances { date, build, machine, .. } = &self.circumstances;
-        format!("{}; {}; {date}; {pinning}.", machine.line(), build.line())
+        let activity = self.activity().map_or(String::new(), |activity| format!("; {activity}"));
+        format!("{}; {}; {date}; {pinning}{activity}.", machine.line(), build.line())
+    }
+
+    /// What else the machine did meanwhile, in one line.
+    fn activity(&self) -> Option<String> {
+        Some(Activity::line(self.circumstances.activity.iter())).filter(|line| !line.is_empty())
     }
 
     /// Every round of every row, for saving and comparing.
@@ -149,6 +184,7 @@ impl Results {
             as_measured(&self.answer),
             as_measured(&self.models),
             as_measured(&self.concurrency),
+            as_measured(&self.reuse),
             as_measured(&self.demand),
             as_measured(&self.connections),
             as_measured(&self.memory),
@@ -158,7 +194,7 @@ impl Results {
             as_measured(&self.peers),
             as_measured(&self.latency),
         ];
-        all.into_iter().flatten().collect()
+        all.into_iter().flatten().chain(self.pages.iter().map(|table| table as &dyn Measured)).collect()
     }
 }
 
@@ -242,6 +278,13 @@ pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     }
     if let Some(table) = &results.concurrency {
         put("concurrency.csv", &cells::csv(&tables::concurrency_rows(table)))?;
+    }
+    for table in &results.pages {
+        let name = format!("concurrency-{}.csv", table.page_bytes);
+        put(&name, &cells::csv(&tables::concurrency_rows(table)))?;
+    }
+    if let Some(table) = results.reuse.as_ref().filter(|table| !table.rows.is_empty()) {
+        put("reuse.csv", &cells::csv(&reuse::rows(table)))?;
     }
     if let Some(table) = &results.demand {
         put("demand.csv", &cells::csv(&demand::rows(table)))?;

@@ -1,7 +1,7 @@
 //! Other servers beside tidegate's models, as tables and for CSV.
 
 use super::cells::{Cells, counted, figures_head, figures_row, grouped, spread};
-use super::verdict::limits;
+use super::verdict::{limits, marked};
 use crate::experiment::peers::{Case, Row, Table};
 
 /// Title of the section of a case.
@@ -37,7 +37,7 @@ fn row(row: &Row) -> Vec<String> {
         row.name.clone(),
         spread(&f.cpu_s_per_100k, 3),
         row.times_baseline.as_ref().map_or("–".into(), |s| spread(s, 2)),
-        spread(&f.requests_per_s, 0),
+        marked(spread(&f.requests_per_s, 0), &f.verdicts),
         spread(&f.p50_us.times(1e-3), 2),
         spread(&f.p99_us.times(1e-3), 2),
         grouped(f.failed),

@@ -1,18 +1,22 @@
 //! Everything measured, as the rows of a saved run.
 
 use super::Results;
+use crate::experiment::peers::PAGE_BYTES;
 use crate::experiment::peers::scenario::BASELINE;
 use crate::experiment::round::Figures;
-use crate::experiment::{concurrency, connections, demand, files, memory, models, peers, survival, udp};
+use crate::experiment::{
+    concurrency, connections, demand, files, memory, models, peers, reuse, survival, udp,
+};
 use crate::run::{Better, Measure, Row};
 
 /// All rows, in the order of the report.
 pub(super) fn of(results: &Results) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     rows.extend(results.models.iter().flat_map(|t| &t.rows).map(model));
-    for table in [&results.answer, &results.concurrency].into_iter().flatten() {
+    for table in [&results.answer, &results.concurrency].into_iter().flatten().chain(&results.pages) {
         rows.extend(table.points.iter().map(|point| at(table, point)));
     }
+    rows.extend(results.reuse.iter().flat_map(|t| &t.rows).map(reused));
     rows.extend(results.demand.iter().flat_map(|t| &t.rows).map(at_rate));
     rows.extend(results.connections.iter().flat_map(|t| &t.rows).map(connections_row));
     rows.extend(results.memory.iter().flat_map(|t| &t.rows).map(buffers));
@@ -46,7 +50,9 @@ fn row(experiment: &str, name: String, figures: &Figures) -> Row {
 }
 
 fn model(r: &models::Row) -> Row {
-    let mut row = row("models", format!("{}, {} connections, {}", r.model, r.attempted, r.pace), &r.figures);
+    let size = models::size_in_words(r.pace, r.message_bytes);
+    let name = format!("{}, {} connections, {}{size}", r.model, r.attempted, r.pace);
+    let mut row = row("models", name, &r.figures);
     let memory = r.usage.user_memory_kib as f64 * 1024.0;
     row.measures.push(measure("user_bytes", Better::Lower, vec![memory]));
     row
@@ -54,11 +60,23 @@ fn model(r: &models::Row) -> Row {
 
 fn at(table: &concurrency::Table, point: &concurrency::Point) -> Row {
     let kept = if table.keep_alive { "kept" } else { "a connection each" };
-    row("concurrency", format!("{}, {} at once, {kept}", point.model, point.concurrency), &point.figures)
+    let page = match table.page_bytes {
+        PAGE_BYTES => String::new(),
+        bytes => format!(", page of {bytes} bytes"),
+    };
+    row(
+        "concurrency",
+        format!("{}, {} at once, {kept}{page}", point.model, point.concurrency),
+        &point.figures,
+    )
 }
 
 fn at_rate(r: &demand::Row) -> Row {
     row("demand", format!("{}, {} requests/s", r.name(), r.rate), &r.figures)
+}
+
+fn reused(r: &reuse::Row) -> Row {
+    row("reuse", format!("{}, sockets {}", r.model, r.setting()), &r.figures)
 }
 
 fn connections_row(r: &connections::Row) -> Row {

@@ -1,11 +1,12 @@
 //! The sections of a report, in their order.
 
-use super::cells::{Cells, counted, grouped};
+use super::cells::{Cells, counted};
 use super::tables::{concurrency_cells, connections_cells, models_cells};
-use super::{Measured, Results, answer};
+use super::{Measured, Results, answer, verdict};
 use crate::experiment::models::Pace;
+use crate::experiment::peers::PAGE_BYTES;
 use crate::experiment::{LeftOut, concurrency};
-use crate::kernel_memory::{objects_method, socket_bytes};
+use crate::kernel_memory::{objects_method, socket_bytes, sockets_method};
 
 /// Titles of sections with charts.
 pub(super) const TABLE_6_3: &str = "Table 6-3: I/O methods compared";
@@ -27,10 +28,9 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
                 .to_owned()
         } else {
             format!(
-                "User memory is resident memory not backed by files; kernel socket memory is what the kernel charges \
-                 to the server's sockets plus {} bytes of structures for each (thread stacks in the kernel are not in \
-                 it).",
-                grouped(socket_bytes())
+                "User memory is resident memory not backed by files; kernel socket memory is {} (thread stacks in the \
+                 kernel are not in it).",
+                sockets_method(socket_bytes())
             )
         };
         let unlimited = table.rows.iter().filter(|row| row.pace == Pace::Unlimited);
@@ -47,27 +47,30 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     }
     if let Some(table) = results.answered() {
         let about = about_concurrency(table)
-            + " c: requests at once. Times the cheapest: round by round, the geometric mean of the points.";
+            + " c: requests at once; /s: responses a second. Times the cheapest: round by round, the geometric mean of the points.";
         sections.push((answer::WHICH.into(), answer::cells(table), about));
     }
-    if let Some(table) = results.concurrency.as_ref().filter(|table| !table.points.is_empty()) {
+    let of_sizes = results.concurrency.iter().chain(&results.pages);
+    for table in of_sizes.filter(|table| !table.points.is_empty()) {
         let cells = |of, digits| concurrency_cells(table, of, digits);
-        sections.push((RESPONSES.into(), cells(|f| f.per_processor_s.clone(), 0), about_concurrency(table)));
-        sections.push((COST.into(), cells(|f| f.cpu_s_per_100k.times(10.0), 2), AS_ABOVE.into()));
+        let title = |title: &str| format!("{title}{}", of_page(table));
+        sections.push((title(RESPONSES), cells(|f| f.per_processor_s.clone(), 0), about_concurrency(table)));
+        sections.push((title(COST), cells(|f| f.cpu_s_per_100k.times(10.0), 2), AS_ABOVE.into()));
     }
+    sections.extend(results.reuse.as_ref().and_then(super::reuse::section));
     sections.extend(results.demand.iter().flat_map(super::demand::sections));
     if let Some(table) = &results.connections {
         let about = format!(
             "An echo server on each model; connections are opened in blocks of 1,000, each sends one message of 64 \
              bytes that has to come back right, and then rests. Held are those still open at the end. Memory is the \
              server's with all of them less that before the first one, divided by those connected: user is resident \
-             memory not backed by files, buffers included; kernel is what the kernel charges to the sockets plus {} \
-             bytes of structures for each (stacks of threads and tables of rings in the kernel are not in it). Kernel \
+             memory not backed by files, buffers included; kernel is {} \
+             (stacks of threads and tables of rings in the kernel are not in it). Kernel \
              objects are measured: the growth of the slab allocator, in which are both ends, if the load is on this \
              machine, and whatever else it did meanwhile ({}). Connects are counted until the last attempt has ended. \
              The probe is one more connection from a separate process that sends 64 bytes at a time and waits for \
              them, before the others are opened and while they rest. One run each.",
-            grouped(socket_bytes()),
+            sockets_method(socket_bytes()),
             objects_method()
         );
         sections.push((CONNECTIONS.into(), connections_cells(table), about));
@@ -78,7 +81,27 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
     sections.extend(results.udp.as_ref().map(super::udp::section));
     sections.extend(results.peers.iter().flat_map(super::peers::sections));
     sections.extend(results.latency.as_ref().map(super::latency::section));
-    sections
+    let with_legend = |(title, cells, about)| {
+        let about = verdict::with_legend(&cells, about);
+        (title, cells, about)
+    };
+    sections.into_iter().map(with_legend).collect()
+}
+
+/// The size of the page where it is not the usual one, to be added to a title.
+pub(super) fn of_page(table: &concurrency::Table) -> String {
+    match table.page_bytes {
+        PAGE_BYTES => String::new(),
+        bytes => format!(", {}", page(bytes)),
+    }
+}
+
+/// A page of so many bytes, in words.
+fn page(bytes: usize) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1024) => format!("a {} KiB page", bytes / 1024),
+        bytes => format!("a page of {bytes} bytes"),
+    }
 }
 
 /// How responses were measured.
@@ -90,7 +113,9 @@ fn about_concurrency(table: &concurrency::Table) -> String {
     } else {
         ""
     };
-    let page = table.program.as_deref().map_or("A 4 KiB page".to_owned(), |program| format!("`{program}`"));
+    let page =
+        table.program.as_deref().map_or_else(|| page(table.page_bytes), |program| format!("`{program}`"));
+    let page = page.replacen("a ", "A ", 1);
     format!(
         "{page}, {kept}, {} a round, {} a point, models in turn; median [95% confidence interval], of fewer \
          than four rounds (minimum–maximum). {kept_to}{peaks}",

@@ -1,7 +1,8 @@
 //! Survival under attack, as a table.
 
-use super::cells::{Cells, grouped};
+use super::cells::{Cells, NOT_MEASURED, grouped};
 use crate::experiment::survival::{Attackers, LEAST_RATIO, Row, Service, Table};
+use crate::kernel_memory::{socket_bytes, sockets_method};
 
 /// A row for each model.
 pub(super) fn cells(table: &Table) -> Cells {
@@ -29,7 +30,7 @@ fn row(row: &Row) -> Vec<String> {
     let service =
         |s: &Service| format!("{} ({:.1})", grouped(s.requests_per_s as u64), s.p99_us as f64 / 1e3);
     let kib = |bytes: u64| grouped(bytes / 1024);
-    let kernel = |s: &Service| s.kernel_bytes.map_or("–".into(), kib);
+    let kernel = |s: &Service| s.kernel_bytes.map_or(NOT_MEASURED.into(), kib);
     let ended = |kind: &str| {
         let found = row.attack.kinds.iter().find(|entry| entry.kind == kind);
         found.map_or("–".into(), |entry| {
@@ -62,8 +63,10 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
         "{} clients that wait for each answer (keep-alive, 4 KiB page) before, under and after a mixed attack of {:.0} s on serve http: {silent} connections that \
         never speak, {trickle} that send one byte a second, {flood} that flood and never read, {half_open} that finish sending in mid-request, {resets_per_s} resets a second; \
         whatever the server ends comes again. Ended: attackers that the server ended, and after how long on average. The server: first byte and send timeout 5 s, at least 500 B/s after a grace of 2 s, 2,000 connections. Clients and attackers share \
-        their processor. Survived: at least {LEAST_RATIO} of the undisturbed rate, no error, user memory (not backed by files) within the bound that follows from the policy.",
-        table.clients, table.attack_s
+        their processor. Survived: at least {LEAST_RATIO} of the undisturbed rate, no error, user memory (not backed by files) within the bound that follows from the policy. Kernel socket memory is {}.",
+        table.clients,
+        table.attack_s,
+        sockets_method(socket_bytes())
     );
     ("Survival under attack".into(), cells(table), about)
 }

@@ -1,13 +1,22 @@
 //! Line charts and bars as SVG, legible on light and dark ground and on a telephone.
 
 use super::cells::figure;
+use super::verdict::{MARK, NOT_PROVEN};
 use crate::spread::Spread;
 
 /// One line of a chart.
 pub(super) struct Series {
     pub(super) name: String,
-    /// Place on the horizontal axis, and the figure with its spread.
-    pub(super) points: Vec<(f64, Spread)>,
+    pub(super) points: Vec<Point>,
+}
+
+/// One figure of a line.
+pub(super) struct Point {
+    /// Place on the horizontal axis.
+    pub(super) x: f64,
+    pub(super) figure: Spread,
+    /// Drawn hollow: its rounds do not prove that the server was the limit.
+    pub(super) is_doubtful: bool,
 }
 
 /// How an axis runs.
@@ -52,8 +61,8 @@ fn open(title: &str, height: f64) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\" \
          font-family=\"system-ui, sans-serif\">\n\
-         <style>text{{fill:#333;font-size:14px}}.t{{font-size:16px;font-weight:600}}.g{{stroke:#8884;stroke-width:1}}.a{{stroke:#888}}.e{{stroke:#111;stroke-width:1.5}}\
-         @media (prefers-color-scheme:dark){{text{{fill:#ddd}}.e{{stroke:#eee}}}}@media (max-width:600px){{text{{font-size:22px}}}}</style>\n\
+         <style>text{{fill:#333;font-size:14px}}.t{{font-size:16px;font-weight:600}}.g{{stroke:#8884;stroke-width:1}}.a{{stroke:#888}}.e{{stroke:#111;stroke-width:1.5}}.h{{fill:#fff}}\
+         @media (prefers-color-scheme:dark){{text{{fill:#ddd}}.e{{stroke:#eee}}.h{{fill:#14171a}}}}@media (max-width:600px){{text{{font-size:22px}}}}</style>\n\
          <text class=\"t\" x=\"16\" y=\"24\">{title}</text>\n",
         title = escape(title),
     )
@@ -62,20 +71,24 @@ fn open(title: &str, height: f64) -> String {
 /// A line for each series. Bars show the confidence interval.
 pub(super) fn lines(sheet: &Sheet<'_>, series: &[Series]) -> String {
     let points = || series.iter().flat_map(|s| &s.points);
-    let (x_low, x_high) = range(points().map(|p| p.0));
-    let (low, high) = range(points().flat_map(|p| [p.1.bounds().low, p.1.bounds().high]));
+    let (x_low, x_high) = range(points().map(|p| p.x));
+    let (low, high) = range(points().flat_map(|p| [p.figure.bounds().low, p.figure.bounds().high]));
     let y_axis = Axis::vertical(sheet.y, low, high);
     let x_axis = Axis::horizontal(sheet.x, x_low, x_high);
     let rows = series.len().div_ceil(COLUMNS) as f64;
-    let mut out = open(sheet.title, HEIGHT + ROW * rows);
+    let is_doubtful = points().any(|p| p.is_doubtful);
+    let mut out = open(sheet.title, HEIGHT + ROW * (rows + f64::from(u8::from(is_doubtful))));
     out += &horizontal_grid(&y_axis);
-    out += &vertical_grid(sheet.x, &x_axis, points().map(|p| p.0));
+    out += &vertical_grid(sheet.x, &x_axis, points().map(|p| p.x));
     out += &frame(sheet);
     let strokes = strokes(series, &x_axis, &y_axis);
     for (one, stroke) in series.iter().zip(&strokes) {
         out += &line(one, *stroke, &x_axis, &y_axis);
     }
     out += &legend(series, &strokes);
+    if is_doubtful {
+        out += &legend_of_hollow(HEIGHT + 18.0 + ROW * rows);
+    }
     out + "</svg>\n"
 }
 
@@ -89,7 +102,7 @@ struct Stroke {
 /// A colour for each line; dashes where a colour is there a second time, and for a line on top of another one, which
 /// shows in the gaps.
 fn strokes(series: &[Series], x_axis: &Axis, y_axis: &Axis) -> Vec<Stroke> {
-    let place = |p: &(f64, Spread)| (x_axis.place(p.0), y_axis.place(p.1.median));
+    let place = |p: &Point| (x_axis.place(p.x), y_axis.place(p.figure.median));
     let is_near = |a: (f64, f64), b: (f64, f64)| (a.0 - b.0).abs() < 1.0 && (a.1 - b.1).abs() < 1.0;
     let hides = |a: &Series, b: &Series| {
         a.points.len() == b.points.len()
@@ -163,21 +176,38 @@ fn frame(sheet: &Sheet<'_>) -> String {
 }
 
 fn line(series: &Series, Stroke { colour, dash }: Stroke, x_axis: &Axis, y_axis: &Axis) -> String {
-    let at = |p: &(f64, Spread)| format!("{:.1},{:.1}", x_axis.place(p.0), y_axis.place(p.1.median));
+    let at = |p: &Point| format!("{:.1},{:.1}", x_axis.place(p.x), y_axis.place(p.figure.median));
     let path = series.points.iter().map(at).collect::<Vec<_>>().join(" ");
     let mut out = format!(
         "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2.5\"{dash}/>\n"
     );
-    for (level, spread) in &series.points {
-        let bounds = spread.bounds();
-        let (x, low, high) = (x_axis.place(*level), y_axis.place(bounds.low), y_axis.place(bounds.high));
-        out += &format!(
-            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\" stroke=\"{colour}\" stroke-opacity=\".5\"/>\n\
-             <circle cx=\"{x:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>\n",
-            y_axis.place(spread.median)
-        );
+    for Point { x, figure, is_doubtful } in &series.points {
+        let bounds = figure.bounds();
+        let (x, low, high) = (x_axis.place(*x), y_axis.place(bounds.low), y_axis.place(bounds.high));
+        let y = y_axis.place(figure.median);
+        if figure.has_several() {
+            out += &format!(
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\" stroke=\"{colour}\" stroke-opacity=\".5\"/>\n",
+            );
+        }
+        out += &match is_doubtful {
+            true => hollow(x, y, colour),
+            false => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>\n"),
+        };
     }
     out
+}
+
+/// The point of a figure that may not be the server's.
+fn hollow(x: f64, y: f64, colour: &str) -> String {
+    format!(
+        "<circle class=\"h\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\" stroke=\"{colour}\" stroke-width=\"2\"/>\n"
+    )
+}
+
+fn legend_of_hollow(y: f64) -> String {
+    let (point, text) = (hollow(26.0, y - 5.0, GREY), escape(NOT_PROVEN));
+    format!("{point}<text x=\"44\" y=\"{y}\">{text}</text>\n")
 }
 
 fn legend(series: &[Series], strokes: &[Stroke]) -> String {
@@ -195,32 +225,41 @@ fn legend(series: &[Series], strokes: &[Stroke]) -> String {
     series.iter().zip(strokes).enumerate().map(entry).collect()
 }
 
-/// A bar for each name, with its figure beside it and its confidence interval on it. Those marked are tidegate's.
+/// A bar for each name, with its figure beside it and its confidence interval on it. Those of `is_ours` are tidegate's;
+/// names that end in the mark of doubtful figures have a legend.
 pub(super) fn bars(title: &str, rows: &[(String, Spread)], is_ours: impl Fn(&str) -> bool) -> String {
     const TO: f64 = WIDTH - 110.0;
     const EACH: f64 = 32.0;
     let from = room(rows.iter().map(|(name, _)| name.as_str()));
     let most = longest(rows.iter().map(|(_, s)| s));
     let place = |value: f64| from + (TO - from) * value.min(most) / most;
-    let mut out = open(title, TOP + EACH * rows.len() as f64 + 8.0);
+    let bottom = TOP + EACH * rows.len() as f64 + 8.0;
+    let is_doubtful = rows.iter().any(|(name, _)| name.ends_with(MARK));
+    let mut out = open(title, bottom + if is_doubtful { EACH } else { 0.0 });
     for (i, (name, spread)) in rows.iter().enumerate() {
         let (y, bounds) = (TOP + EACH * i as f64, spread.bounds());
         let colour = if is_ours(name) { COLOURS[0] } else { GREY };
         let (middle, end) = (y + 12.0, place(spread.median));
+        let (low, high) = (place(bounds.low), place(bounds.high));
+        let interval = match spread.has_several() {
+            true => format!(
+                "<line class=\"e\" x1=\"{low:.1}\" x2=\"{high:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\n"
+            ),
+            false => String::new(),
+        };
         out += &format!(
-            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n\
-             {}<line class=\"e\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\n\
-             <text x=\"{:.1}\" y=\"{}\">{}</text>\n",
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n{}{interval}<text x=\"{:.1}\" y=\"{}\">{}</text>\n",
             from - 8.0,
             y + 17.0,
             escape(name),
             bar(from, end, y + 3.0, colour, spread.median > most),
-            place(bounds.low),
-            place(bounds.high),
-            place(bounds.high) + 8.0,
+            high + 8.0,
             y + 17.0,
             figure(spread.median, if spread.median < 1e3 { 2 } else { 0 })
         );
+    }
+    if is_doubtful {
+        out += &format!("<text x=\"16\" y=\"{}\">{MARK} {}</text>\n", bottom + 14.0, escape(NOT_PROVEN));
     }
     out + "</svg>\n"
 }
@@ -358,8 +397,10 @@ mod tests {
     #[test]
     fn a_chart_has_a_line_and_a_name_for_each_series() {
         let at = |v| Spread::of([v * 0.9, v, v * 1.1]).unwrap();
-        let series = ["a<b", "c"]
-            .map(|name| Series { name: name.into(), points: vec![(10.0, at(5.0)), (1000.0, at(50.0))] });
+        let series = ["a<b", "c"].map(|name| Series {
+            name: name.into(),
+            points: vec![point(10.0, at(5.0)), point(1000.0, at(50.0))],
+        });
         let sheet = |x, y| Sheet { title: "t & u", x_title: "x", y_title: "y", x, y };
         for scale in [Scale::Linear, Scale::Log, Scale::Percentile] {
             let svg = lines(&sheet(scale, Scale::Log), &series);
@@ -376,11 +417,44 @@ mod tests {
         Spread::of([value]).unwrap()
     }
 
+    fn point(x: f64, figure: Spread) -> Point {
+        Point { x, figure, is_doubtful: false }
+    }
+
+    #[test]
+    fn one_run_has_no_spread() {
+        let sheet = Sheet { title: "t", x_title: "x", y_title: "y", x: Scale::Log, y: Scale::Log };
+        let of = |figure: Spread| {
+            let series = [Series { name: "a".into(), points: vec![point(1.0, figure.clone())] }];
+            (lines(&sheet, &series), bars("t", &[("a".into(), figure)], |_| true))
+        };
+        let has_bars = |(lines, bars): (String, String)| {
+            [lines.contains("stroke-opacity"), bars.contains("class=\"e\"")]
+        };
+        assert_eq!(has_bars(of(one(5.0))), [false; 2]);
+        assert_eq!(has_bars(of(Spread::of([5.0, 6.0]).unwrap())), [true; 2]);
+    }
+
+    #[test]
+    fn points_that_prove_nothing_are_hollow_and_explained() {
+        let sheet = Sheet { title: "t", x_title: "x", y_title: "y", x: Scale::Log, y: Scale::Log };
+        let mut series =
+            [Series { name: "a".into(), points: vec![point(1.0, one(1.0)), point(9.0, one(2.0))] }];
+        let proven = lines(&sheet, &series);
+        assert!(!proven.contains("class=\"h\"") && !proven.contains(NOT_PROVEN), "{proven}");
+        series[0].points[1].is_doubtful = true;
+        let doubtful = lines(&sheet, &series);
+        assert_eq!(doubtful.matches("class=\"h\"").count(), 2, "the point and its legend: {doubtful}");
+        assert!(doubtful.contains(NOT_PROVEN), "{doubtful}");
+        let of = |name: &str| bars("t", &[(name.into(), one(1.0)), ("b".into(), one(2.0))], |_| true);
+        assert!(of("a †").contains(NOT_PROVEN) && !of("a").contains(NOT_PROVEN));
+    }
+
     #[test]
     fn a_line_on_top_of_another_is_dashed_here_and_in_the_legend() {
         let of = |name: &str, value| Series {
             name: name.into(),
-            points: vec![(1.0, one(value)), (9.0, one(value))],
+            points: vec![point(1.0, one(value)), point(9.0, one(value))],
         };
         let sheet = Sheet { title: "t", x_title: "x", y_title: "y", x: Scale::Log, y: Scale::Log };
         let dashes = |series: &[Series]| lines(&sheet, series).matches(DASHES).count();

@@ -2,7 +2,7 @@
 
 use super::cells::{Cells, NOT_MEASURED, figure, figures_head, figures_row, grouped, pivot, spread};
 use super::verdict;
-use crate::experiment::models::Pace;
+use crate::experiment::models::{Pace, size_in_words};
 use crate::experiment::round::Figures;
 use crate::experiment::{concurrency, connections, models};
 use crate::spread::Spread;
@@ -34,7 +34,7 @@ pub fn models_cells(table: &models::Table) -> Cells {
         cells.push(vec![
             row.model.clone(),
             match row.pace {
-                Pace::Unlimited => "unlimited".into(),
+                Pace::Unlimited => format!("unlimited{}", size_in_words(row.pace, row.message_bytes)),
                 Pace::Outstanding { messages } => format!("{messages} outstanding"),
                 Pace::Limited { bytes_per_s } => format!("{} B/s a block", grouped(bytes_per_s)),
             },
@@ -44,7 +44,11 @@ pub fn models_cells(table: &models::Table) -> Cells {
             format!("{:.0}", row.usage.cpu_percent / row.share),
             grouped(row.usage.threads),
             format!("{}/{}", megabytes(row.load.received_bytes_per_s), megabytes(row.load.sent_bytes_per_s)),
-            whole(row.load.requests_per_s),
+            match row.pace {
+                // The load sets the rate of the others, whoever is the limit.
+                Pace::Limited { .. } => whole(row.load.requests_per_s),
+                _ => verdict::marked(whole(row.load.requests_per_s), &row.figures.verdicts),
+            },
             ms(row.load.latency_us.p50),
             ms(row.load.latency_us.p99),
             spread(&row.figures.cpu_s_per_100k, 3),
@@ -71,7 +75,7 @@ pub fn concurrency_cells(table: &concurrency::Table, of: fn(&Figures) -> Spread,
         &table.points,
         |point| (&point.model, point.concurrency as u64),
         |level| format!("{} at once", grouped(level)),
-        |point| spread(&of(&point.figures), digits),
+        |point| verdict::marked(spread(&of(&point.figures), digits), &point.figures.verdicts),
     )
 }
 

@@ -6,12 +6,36 @@ use std::mem::discriminant;
 use tidegate_load::text::counted;
 use tidegate_load::verdict::{LimitedBy, Verdict, Warning};
 
+use super::cells::Cells;
 use crate::run::Row;
 
 /// One word of each verdict that rounds of a row had, the most frequent one first.
 #[must_use]
 pub fn limits(verdicts: &[Verdict]) -> String {
     tally(verdicts.iter().map(|verdict| word(verdict.limited_by)))
+}
+
+/// Marks a figure whose rounds do not prove that the server was the limit.
+pub(super) const MARK: &str = "†";
+
+/// The legend of the mark, and of a hollow point.
+pub(super) const NOT_PROVEN: &str =
+    "not every round proves that the server was the limit: the rate may be that of the load";
+
+/// Whether a round of these had another limit than the server. Where nothing is known, nothing is marked.
+pub(super) fn is_doubtful(verdicts: &[Verdict]) -> bool {
+    verdicts.iter().any(|verdict| verdict.limited_by != LimitedBy::Server)
+}
+
+/// A cell, with the mark if its rounds call for it.
+pub(super) fn marked(cell: String, verdicts: &[Verdict]) -> String {
+    if is_doubtful(verdicts) { format!("{cell} {MARK}") } else { cell }
+}
+
+/// What is said about a table, after the legend of the mark if it is in a cell.
+pub(super) fn with_legend(cells: &Cells, about: String) -> String {
+    let is_marked = cells.iter().flatten().any(|cell| cell.ends_with(MARK));
+    if is_marked { format!("{MARK}: {NOT_PROVEN}. {about}") } else { about }
 }
 
 /// A side in a table.

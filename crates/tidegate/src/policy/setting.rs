@@ -1,4 +1,7 @@
 //! Parses and formats values of limits: `64k`, `30s`, `spin:50ms`, `none`.
+//!
+//! One rule for command lines and configuration files: counts take `k` and `M` (thousands), sizes `k`, `KiB`, `M`
+//! (powers of 1,024), times `us`, `ms`, `s`, `m` and `h`. A plain number is a count, bytes, or seconds.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -8,13 +11,13 @@ use super::{DatagramPath, FastPath, LONGEST, MinRate, PostedAccepts, ReceiveStyl
 /// The type of a limit's value, and its syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// A number.
+    /// A number: `100`, `10k`, `1M`.
     Count,
     /// Bytes: `4096`, `64k`, `16KiB`, `1MiB`.
     Bytes,
     /// Bytes a second.
     Rate,
-    /// A time: `500ms`, `30s`, `5m`.
+    /// A time: `500ms`, `30s`, `5m`, or plain seconds.
     Time,
     /// On or off.
     Switch,
@@ -29,9 +32,9 @@ impl Unit {
     #[must_use]
     pub fn placeholder(self) -> &'static str {
         match self {
-            Self::Count => "N",
+            Self::Count => "COUNT",
             Self::Bytes => "SIZE",
-            Self::Rate => "BYTES",
+            Self::Rate => "SIZE_PER_S",
             Self::Time => "TIME",
             Self::Switch => "",
             Self::Words(_) => "WHAT",
@@ -93,10 +96,11 @@ macro_rules! numbers {
         impl Setting for $type {
             fn parse(text: &str, unit: Unit) -> Result<Self, String> {
                 let none = || format!("not a number from {} to {}", <$type>::MIN, <$type>::MAX);
-                match unit {
-                    Unit::Bytes => size(text)?.to_string().parse().map_err(|_| none()),
-                    _ => text.parse().map_err(|_| none()),
-                }
+                let number = match unit {
+                    Unit::Bytes | Unit::Rate => size(text)? as u64,
+                    _ => count(text).map_err(|_| none())?,
+                };
+                number.to_string().parse().map_err(|_| none())
             }
 
             fn text(&self, unit: Unit) -> String {
@@ -203,7 +207,7 @@ impl Setting for MinRate {
 
 impl Setting for PostedAccepts {
     fn parse(text: &str, _: Unit) -> Result<Self, String> {
-        let number = |text: &str| text.parse::<NonZeroU32>().ok();
+        let number = |text: &str| NonZeroU32::new(count(text).ok()?);
         let parsed = text.split_once(':').and_then(|(low, high)| Some((number(low)?, number(high)?)));
         let (low, high) = parsed.ok_or("write LOW:HIGH, such as 2:16")?;
         Ok(Self { low, high })
@@ -302,10 +306,62 @@ pub fn wait(text: &str) -> Result<Wait, String> {
 }
 
 /// Splits `64KiB` into number and unit.
-fn number_and_unit(text: &str) -> Option<(u64, &str)> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at_checked(digits)?;
-    Some((number.parse().ok()?, unit.trim_start()))
+fn number_and_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    (number, unit.trim_start())
+}
+
+/// The most decimals of a number.
+const DECIMALS: usize = 9;
+
+/// A decimal number times `factor`, rounded down, and whether nothing was lost by that.
+fn scaled(number: &str, factor: u64) -> Option<(u64, bool)> {
+    let (whole, decimals) = match number.split_once('.') {
+        Some((_, decimals)) if decimals.is_empty() || decimals.len() > DECIMALS => return None,
+        Some((whole, decimals)) => (whole, decimals),
+        None => (number, ""),
+    };
+    let digits: u128 = format!("{whole}{decimals}").parse().ok()?;
+    let (value, power) = (digits.checked_mul(u128::from(factor))?, 10u128.pow(decimals.len() as u32));
+    Some((u64::try_from(value / power).ok()?, value.is_multiple_of(power)))
+}
+
+/// The same where nothing may be lost.
+fn exactly(number: &str, factor: u64) -> Option<u64> {
+    scaled(number, factor).and_then(|(value, is_exact)| is_exact.then_some(value))
+}
+
+/// Factor of the unit of a count.
+fn thousands(unit: &str) -> Option<u64> {
+    match unit {
+        "" => Some(1),
+        "k" | "K" => Some(1_000),
+        "M" => Some(1_000_000),
+        _ => None,
+    }
+}
+
+/// Parses a whole number: `100`, `10k`, `1.5M`.
+///
+/// # Errors
+/// The expected syntax.
+pub fn count<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+    let (number, unit) = number_and_unit(text);
+    let whole = thousands(unit).and_then(|factor| exactly(number, factor));
+    let fitting = whole.and_then(|n| N::try_from(n).ok());
+    fitting.ok_or_else(|| "not a whole number; write 500, 10k or 1M".into())
+}
+
+/// Parses how many a second: `100`, `0.5`, `10k`.
+///
+/// # Errors
+/// The expected syntax.
+pub fn rate(text: &str) -> Result<f64, String> {
+    let (number, unit) = number_and_unit(text);
+    let known = thousands(unit).and_then(|factor| Some(number.parse::<f64>().ok()? * factor as f64));
+    known.filter(|rate| rate.is_finite()).ok_or_else(|| "not a number; write 500, 0.5, 10k or 1M".into())
 }
 
 /// Parses a size in bytes: `4096`, `64k`, `16KiB`, `1M`, `1GiB`. All units are powers of 1,024.
@@ -313,16 +369,15 @@ fn number_and_unit(text: &str) -> Option<(u64, &str)> {
 /// # Errors
 /// The expected syntax.
 pub fn size(text: &str) -> Result<usize, String> {
-    let parsed = number_and_unit(text).and_then(|(number, unit)| {
-        let factor = match unit.to_ascii_lowercase().as_str() {
-            "" | "b" => 1,
-            "k" | "kb" | "kib" => 1 << 10,
-            "m" | "mb" | "mib" => 1 << 20,
-            "g" | "gb" | "gib" => 1 << 30,
-            _ => return None,
-        };
-        usize::try_from(number.checked_mul(factor)?).ok()
-    });
+    let (number, unit) = number_and_unit(text);
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => Some(1),
+        "k" | "kb" | "kib" => Some(1 << 10),
+        "m" | "mb" | "mib" => Some(1 << 20),
+        "g" | "gb" | "gib" => Some(1 << 30),
+        _ => None,
+    };
+    let parsed = factor.and_then(|factor| usize::try_from(exactly(number, factor)?).ok());
     parsed.ok_or_else(|| "not a size; write bytes, or 64k, 16KiB, 1MiB".into())
 }
 
@@ -332,7 +387,7 @@ fn show_size(bytes: u128) -> String {
     whole.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// Parses a time: `50us`, `500ms`, `30s`, `5m`, `1h`; at most a year.
+/// Parses a time: `50us`, `500ms`, `30s`, `5m`, `1.5h`; a plain number is seconds; at most a year.
 ///
 /// # Errors
 /// The expected syntax.
@@ -341,19 +396,21 @@ pub fn time(text: &str) -> Result<Duration, String> {
 }
 
 fn read_time(text: &str, most: Duration, most_text: &str) -> Result<Duration, String> {
-    let parsed = number_and_unit(text).and_then(|(number, unit)| {
-        let factor_ns = match unit {
-            "ns" => 1,
-            "us" | "µs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" | "min" => 60 * 1_000_000_000,
-            "h" => 3600 * 1_000_000_000,
-            _ => return None,
-        };
-        number.checked_mul(factor_ns).map(Duration::from_nanos).filter(|time| *time <= most)
-    });
-    parsed.ok_or_else(|| format!("not a time; write 50us, 500ms, 30s, 5m or 1h (at most {most_text})"))
+    let (number, unit) = number_and_unit(text);
+    let factor_ns = match unit {
+        "ns" => Some(1),
+        "us" | "µs" => Some(1_000),
+        "ms" => Some(1_000_000),
+        "" | "s" => Some(1_000_000_000),
+        "m" | "min" => Some(60 * 1_000_000_000),
+        "h" => Some(3600 * 1_000_000_000),
+        _ => None,
+    };
+    let nanos = factor_ns.and_then(|factor| scaled(number, factor)).map(|(nanos, _)| nanos);
+    let parsed = nanos.map(Duration::from_nanos).filter(|time| *time <= most);
+    parsed.ok_or_else(|| {
+        format!("not a time; write 10s, 500ms, 1m or 1h; a plain number is seconds (at most {most_text})")
+    })
 }
 
 fn show_time(nanos: u128) -> String {
@@ -368,27 +425,58 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_people_write_them() {
-        for (text, bytes) in
-            [("0", 0), ("4096", 4096), ("64k", 65_536), ("16KiB", 16_384), ("1 MiB", 1 << 20)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64k", 65_536),
+            ("16KiB", 16_384),
+            ("1 MiB", 1 << 20),
+            ("1.5k", 1_536),
+        ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
             assert_eq!(size(&show_size(bytes as u128)), Ok(bytes), "{text}");
         }
-        for text in ["", "k", "-1", "1.5k", "1x", "99999999999999999999", "18446744073709551615k"] {
+        for text in ["", "k", "-1", "+1", "1.5", "1x", "99999999999999999999", "18446744073709551615k"] {
             assert!(size(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn times_have_a_unit_or_are_none() {
+    fn counts_are_whole_and_take_k_and_m() {
+        for (text, n) in [("0", 0), ("100", 100), ("10k", 10_000), ("1.5K", 1_500), ("2M", 2_000_000)] {
+            assert_eq!(count::<u64>(text), Ok(n), "{text}");
+        }
+        for text in ["", "k", "1.5", "-1", "10x", "1e3", "inf", "NaN", "99999999999999999999", "1.", "1.2.3k"]
+        {
+            assert!(count::<u64>(text).is_err(), "{text}");
+        }
+        assert!(count::<u16>("70k").is_err());
+        assert_eq!(<usize as Setting>::parse("10k", Unit::Count), Ok(10_000));
+        assert_eq!(<NonZeroU32 as Setting>::parse("1k", Unit::Rate).map(u32::from), Ok(1_024));
+        assert!(<NonZeroU32 as Setting>::parse("0", Unit::Count).unwrap_err().contains("from 1 to"));
+    }
+
+    #[test]
+    fn rates_may_be_fractions() {
+        assert_eq!((rate("0.5"), rate("10k")), (Ok(0.5), Ok(10_000.0)));
+        assert!(rate("fast").is_err() && rate("-1").is_err() && rate("").is_err());
+    }
+
+    #[test]
+    fn times_are_seconds_or_have_a_unit_or_are_none() {
+        for (text, ms) in [("10", 10_000), ("0.5", 500), ("10s", 10_000), ("1m", 60_000), ("0.5h", 1_800_000)]
+        {
+            assert_eq!(time(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
         assert_eq!(time("50us"), Ok(Duration::from_micros(50)));
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
         let optional = |text| <Option<Duration> as Setting>::parse(text, Unit::Time);
         assert_eq!(optional("none"), Ok(None));
         assert_eq!(optional("30s"), Ok(Some(Duration::from_secs(30))));
-        assert!(optional("30").unwrap_err().ends_with("or none"));
-        for text in ["", "30", "s", "-1s", "1d", "none", "99999999999999999h"] {
+        assert_eq!(optional("30"), Ok(Some(Duration::from_secs(30))));
+        assert!(optional("30x").unwrap_err().ends_with("or none"));
+        for text in ["", "1e3", "inf", "1 2", "s", "-1s", "1d", "none", "99999999999999999h"] {
             assert!(time(text).is_err(), "{text}");
         }
         for text in ["1ns", "50us", "1500ms", "0s", "300s"] {

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{DatagramClient, DatagramPath, DatagramPolicy, Model};
+use tidegate::{DatagramClient, DatagramPath, Model};
 
 use crate::kit::*;
 

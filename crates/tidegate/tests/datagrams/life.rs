@@ -63,7 +63,7 @@ fn a_stop_serves_what_has_arrived() {
 #[test]
 fn a_stop_serves_what_no_receive_has_taken_yet() {
     everywhere("stop with a full socket", |model, policy| {
-        let policy = DatagramPolicy { batch: 4, replies: 8, ..policy };
+        let policy = policy.batch(4).replies(8);
         let server = DatagramServer::new(|_| Echo).model(model).policy(policy);
         let bound = server.bind((LOCALHOST, 0).into()).unwrap();
         let peer = UdpSocket::bind((LOCALHOST, 0)).unwrap();
