@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
 
-use tidegate::{DatagramPolicy, DatagramServer, DatagramService, Replies};
+use tidegate::{DatagramServer, DatagramService, Replies};
 
 use crate::kit::*;
 
@@ -65,7 +65,7 @@ fn a_stop_serves_what_no_receive_has_taken_yet() {
     everywhere("stop with a full socket", |model, policy| {
         let policy = policy.batch(4).replies(8);
         let server = DatagramServer::new(|_| Echo).model(model).policy(policy);
-        let bound = server.bind((LOCALHOST, 0).into()).unwrap();
+        let bound = server.bind((LOCALHOST, 0)).unwrap();
         let peer = UdpSocket::bind((LOCALHOST, 0)).unwrap();
         peer.connect(bound.local_addr()).unwrap();
         for n in 0..100u8 {
