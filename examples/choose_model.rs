@@ -17,12 +17,10 @@ fn main() {
     let choice = Model::best();
     println!("\nauto would take {}: {}", choice.model, choice.why);
 
-    let policy = Policy {
-        max_connections: 500,
-        idle_timeout: Some(Duration::from_secs(60)),
-        outbox: OutboxMarks { low: 64 * 1024, high: 32 * 1024 },
-        ..Policy::default()
-    };
+    let policy = Policy::default()
+        .max_connections(500)
+        .idle_timeout(Some(Duration::from_secs(60)))
+        .outbox(OutboxMarks::default().low(64 * 1024).high(32 * 1024));
     match policy.check() {
         Ok(()) => println!("the policy holds"),
         Err(e) => println!("a policy that cannot work says why: {e}"),

@@ -16,12 +16,10 @@ const CALLS: u32 = 100_000;
 
 /// What both ends have: the fast path, and a thread that looks around for a millisecond before it sleeps.
 fn policy() -> Policy {
-    Policy {
-        fast_path: Some(FastPath::default()),
-        wait: Wait::SpinThenBlock(Duration::from_millis(1)),
-        threads: std::num::NonZeroUsize::new(1),
-        ..Policy::default()
-    }
+    Policy::default()
+        .fast_path(Some(FastPath::default()))
+        .wait(Wait::SpinThenBlock(Duration::from_millis(1)))
+        .threads(std::num::NonZeroUsize::new(1))
 }
 
 /// Answers each number with its successor.

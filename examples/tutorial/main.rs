@@ -16,12 +16,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
     let model = args.get(1).map_or(Ok(Model::best().model), |name| name.parse())?;
     let addr = args.get(2).map_or("127.0.0.1:7000", String::as_str);
-    let policy = Policy {
-        max_connections: 1000,
-        threads: NonZeroUsize::new(1),
-        idle_timeout: Some(Duration::from_secs(60)),
-        ..Policy::default()
-    };
+    let policy = Policy::default()
+        .max_connections(1000)
+        .threads(NonZeroUsize::new(1))
+        .idle_timeout(Some(Duration::from_secs(60)));
     let service = Throttle { bytes_per_s: 64_000, echoed: Arc::new(AtomicU64::new(0)) };
     let server = Server::new(service).model(model).policy(policy).bind(addr)?;
     println!("listening on {} with {model}", server.local_addr());

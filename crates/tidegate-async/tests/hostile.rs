@@ -38,7 +38,7 @@ fn a_future_that_never_yields_costs_its_own_thread_only() {
         let (begun, ends) = (spins.clone(), may_end.clone());
         let running = start(
             model,
-            Policy { threads: NonZeroUsize::new(2).filter(|_| model != Model::Blocking), ..policy(model) },
+            policy(model).threads(NonZeroUsize::new(2).filter(|_| model != Model::Blocking)),
             service(move |mut conn: Connection| {
                 let (begun, ends) = (begun.clone(), ends.clone());
                 async move {

@@ -14,8 +14,8 @@ use kit::{
     Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
     until,
 };
+use tidegate::Client;
 use tidegate::policy::{FastPath, OutboxMarks};
-use tidegate::{Client, Policy};
 use tidegate_async::{Connection, Elapsed, service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -94,10 +94,10 @@ fn code_that_writes_too_much_waits_for_its_peer() {
         let written = Arc::new(AtomicUsize::new(0));
         let count = written.clone();
         let total = 64 << 20;
-        let outbox = OutboxMarks { low: 16 << 10, high: 64 << 10 };
+        let outbox = OutboxMarks::default().low(16 << 10).high(64 << 10);
         let running = start(
             model,
-            Policy { outbox, ..policy(model) },
+            policy(model).outbox(outbox),
             service(move |mut conn: Connection| {
                 let count = count.clone();
                 async move {
@@ -234,7 +234,7 @@ fn a_future_that_wakes_itself_for_ever_starves_nobody() {
         let polls = busy.clone();
         let running = start(
             model,
-            Policy { drain_timeout: Duration::from_millis(100), ..policy(model) },
+            policy(model).drain_timeout(Duration::from_millis(100)),
             service(move |mut conn: Connection| {
                 let polls = polls.clone();
                 async move {
@@ -404,10 +404,10 @@ fn an_answer_before_the_end_of_the_input_survives() {
 #[test]
 fn a_refused_job_that_owns_half_of_its_connection_hangs_nothing() {
     on_every_model(|model| {
-        let offload = tidegate::policy::Offload { threads: 1, queue: 1 };
+        let offload = tidegate::policy::Offload::default().threads(1).queue(1);
         let running = start(
             model,
-            Policy { offload, ..policy(model) },
+            policy(model).offload(offload),
             service(async |mut conn: Connection| {
                 conn.read_u8().await.unwrap();
                 let (release, wait) = mpsc::channel::<()>();
@@ -444,7 +444,7 @@ fn a_refused_job_that_owns_half_of_its_connection_hangs_nothing() {
 #[test]
 fn connections_of_async_code_leave_tcp_for_shared_memory() {
     let model = tidegate::Model::Epoll;
-    let fast = Policy { fast_path: Some(FastPath::default()), ..policy(model) };
+    let fast = policy(model).fast_path(Some(FastPath::default()));
     let running = start(model, fast.clone(), service(echo));
     let (hears, heard) = mpsc::channel();
     let caller = service(move |conn: Connection| {

@@ -65,7 +65,7 @@ fn a_test_steps_through_async_code() {
 
 #[test]
 fn a_writer_waits_for_its_peer() {
-    let policy = Policy { send_timeout: None, ..Policy::default() };
+    let policy = Policy::default().send_timeout(None);
     let mut conn = TestConnection::open_with(&echo(), &Peer::accepted(), policy).unwrap();
     conn.stall();
     let said = vec![b'x'; 4 << 20];

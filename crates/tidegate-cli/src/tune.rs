@@ -125,9 +125,7 @@ impl Args {
             if delay < Duration::from_micros(1) {
                 return Err(anyhow!("--max-delay below 1us allows no delay; leave it out"));
             }
-            Policy { coalesce: delay, ..Policy::default() }
-                .check()
-                .context("--max-delay is tried as --coalesce")?;
+            Policy::default().coalesce(delay).check().context("--max-delay is tried as --coalesce")?;
         }
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
             return Err(anyhow!("--rate is not above 0; give requests a second, such as 10000"));

@@ -217,15 +217,13 @@ fn check_descriptors(attack: &Attack, model: Model) -> Result<(), LoadError> {
 }
 
 fn policy(attack: &Attack) -> Policy {
-    Policy {
-        max_connections: attack.most() + 1,
-        threads: NonZeroUsize::new(1),
-        first_byte_timeout: None,
-        send_timeout: None,
-        drain_timeout: Duration::ZERO,
-        outbox: OutboxMarks { low: 16 * 1024, high: 64 * 1024 },
-        ..Policy::default()
-    }
+    Policy::default()
+        .max_connections(attack.most() + 1)
+        .threads(NonZeroUsize::new(1))
+        .first_byte_timeout(None)
+        .send_timeout(None)
+        .drain_timeout(Duration::ZERO)
+        .outbox(OutboxMarks::default().low(16 * 1024).high(64 * 1024))
 }
 
 struct Campaign<'a> {

@@ -98,7 +98,8 @@ impl RunState {
 
     /// Dials connection number `tag`; `false` if the client takes no more.
     pub(crate) fn dial(&self, tag: u64, thread: Option<usize>) -> bool {
-        let mut dial = Dial { thread, ..Dial::to(&self.plan.target).tag(tag) };
+        let mut dial = Dial::to(&self.plan.target).tag(tag);
+        dial.thread = thread;
         if !self.sources.is_empty() {
             dial.from = Some(self.sources[self.next_source.fetch_add(1, Relaxed) % self.sources.len()]);
         }

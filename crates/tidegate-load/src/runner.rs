@@ -97,18 +97,16 @@ pub(crate) fn start<S: Service>(
 }
 
 fn policy(plan: &Plan, threads: usize) -> Policy {
-    Policy {
+    Policy::default()
         // A connection that closes while its successor is dialled counts twice for a moment.
-        max_connections: plan.connections * if plan.connection_per_request() { 2 } else { 1 } + threads,
-        threads: NonZeroUsize::new(threads),
-        first_byte_timeout: None,
-        send_timeout: None,
-        buffer_bytes: 64 * 1024,
-        buffers: 64,
-        drain_timeout: Duration::from_millis(200),
-        mail_queue: (plan.connections * 2).max(100_000),
-        ..Policy::default()
-    }
+        .max_connections(plan.connections * if plan.connection_per_request() { 2 } else { 1 } + threads)
+        .threads(NonZeroUsize::new(threads))
+        .first_byte_timeout(None)
+        .send_timeout(None)
+        .buffer_bytes(64 * 1024)
+        .buffers(64)
+        .drain_timeout(Duration::from_millis(200))
+        .mail_queue((plan.connections * 2).max(100_000))
 }
 
 fn check_descriptors(plan: &Plan, model: Model) -> Result<(), LoadError> {

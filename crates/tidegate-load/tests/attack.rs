@@ -31,13 +31,11 @@ fn attack_on(server: &Running, speech: Speech) -> Attack {
 
 fn hasty() -> Policy {
     let soon = Duration::from_millis(100);
-    Policy {
-        first_byte_timeout: Some(soon),
-        send_timeout: Some(soon),
-        min_rate: NonZeroU32::new(500).map(|bytes_per_s| MinRate { bytes_per_s, grace: soon }),
-        drain_timeout: Duration::ZERO,
-        ..Policy::default()
-    }
+    Policy::default()
+        .first_byte_timeout(Some(soon))
+        .send_timeout(Some(soon))
+        .min_rate(NonZeroU32::new(500).map(|bytes_per_s| MinRate::new(bytes_per_s).grace(soon)))
+        .drain_timeout(Duration::ZERO)
 }
 
 fn http(policy: Policy) -> Running {
@@ -95,7 +93,7 @@ fn who_finishes_in_mid_request_is_closed_and_resets_are_counted() {
 
 #[test]
 fn a_patient_server_keeps_everybody() {
-    let patient = Policy { first_byte_timeout: None, drain_timeout: Duration::ZERO, ..Policy::default() };
+    let patient = Policy::default().first_byte_timeout(None).drain_timeout(Duration::ZERO);
     let server = Server::new(Echo).policy(patient).model(Model::Poll);
     let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
     let plan = Attack { silent: 5, trickle: 5, ..attack_on(&server, Speech::Bytes) };

@@ -211,7 +211,7 @@ fn what_cannot_be_simulated_is_said() {
         text.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned()
     };
     assert!(said(&|| _ = Simulation::new(|| Echo).run()).contains("no clients"));
-    let policy = Policy { max_connections: 0, ..Policy::default() };
+    let policy = Policy::default().max_connections(0);
     let played = said(&|| _ = Simulation::new(|| Echo).client("x", "x").policy(policy.clone()).run());
     assert!(played.contains("invalid policy"), "{played}");
 }

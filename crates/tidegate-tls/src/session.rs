@@ -230,7 +230,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
         };
         tracing::debug!(peer = ?peer.addr, %fault, %why, "no TLS connection");
         if let (Origin::Dialled { tag }, Some(to)) = (peer.origin, &self.shared.target) {
-            let dial = Dial { thread: Some(peer.thread), ..Dial::to(to).tag(tag) };
+            let dial = Dial::to(to).tag(tag).thread(peer.thread);
             self.shared.service.dial_failed(&dial, &io::Error::other(format!("no TLS connection: {why}")));
         }
         self.inside = Inside::Over;

@@ -346,6 +346,7 @@ pub enum Origin {
 /// Whatever converts into an [`Endpoint`] also converts into a dial to it. Text is parsed where it is read, because a
 /// dial has no way to say what is wrong with it: `let to: Endpoint = text.parse()?`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Dial {
     /// Destination.
     pub to: Endpoint,

@@ -37,7 +37,7 @@ pub fn serve(service: impl Service) -> anyhow::Result<()> {
 pub fn serve_with(service: impl Service, arguments: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let args = Args::parse_from(arguments);
     // hyper in a build without optimisation needs more than the 128 KiB that threads of `blocking` and `pool` have.
-    let policy = Policy { threads: args.threads, thread_stack_bytes: 1 << 20, ..Policy::default() };
+    let policy = Policy::default().threads(args.threads).thread_stack_bytes(1 << 20);
     let server = Server::new(service).policy(policy);
     let server = match args.model {
         Some(model) => server.model(model),

@@ -26,7 +26,7 @@ pub fn chat(data: &[u8]) {
 /// What the sender and the other member heard.
 fn play(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
     let limits = ChatLimits { lines_per_s: None, line_bytes: 256, rooms: 3, ..ChatLimits::default() };
-    let policy = Policy { input_bytes: limits.input_bytes(), ..Policy::default() };
+    let policy = Policy::default().input_bytes(limits.input_bytes());
     let chat = Chat::new(limits).with_access(Access::any());
     let mut other = TestConnection::to(&chat, policy.clone());
     other.send("/join a other\n");

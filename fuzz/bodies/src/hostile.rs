@@ -29,12 +29,10 @@ fn server(spins: bool) -> &'static Running {
     static SERVERS: [OnceLock<Running>; 2] = [OnceLock::new(), OnceLock::new()];
     SERVERS[usize::from(spins)].get_or_init(|| {
         let wait = if spins { Wait::SpinThenBlock(Duration::from_millis(1)) } else { Wait::Block };
-        let policy = Policy {
-            threads: std::num::NonZeroUsize::new(1),
-            fast_path: Some(FastPath { ring_bytes: RING, ..FastPath::default() }),
-            wait,
-            ..Policy::default()
-        };
+        let policy = Policy::default()
+            .threads(std::num::NonZeroUsize::new(1))
+            .fast_path(Some(FastPath::default().ring_bytes(RING)))
+            .wait(wait);
         let server = Server::new(Echo).model(Model::Epoll).policy(policy);
         server.bind(([127, 0, 0, 1], 0)).expect("bind").start().expect("start")
     })

@@ -26,7 +26,7 @@ pub fn http(data: &[u8]) {
 
 /// Everything answered, without dates, and whether the server wanted more when the client had ended.
 fn play(pieces: &[&[u8]]) -> (String, WireState) {
-    let policy = Policy { input_bytes: LIMITS.head_bytes, ..Policy::default() };
+    let policy = Policy::default().input_bytes(LIMITS.head_bytes);
     let mut wire = TestConnection::to(&*SERVICE, policy);
     for piece in pieces {
         wire.send(piece);

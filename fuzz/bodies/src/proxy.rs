@@ -63,7 +63,7 @@ fn play(pieces: &[&[u8]]) -> Outcome {
     let inside = Inside::default();
     let limits = ProxyLimits { header_bytes: 256, ..ProxyLimits::default() };
     let service = ProxyProtocol::new(inside.clone(), limits);
-    let policy = Policy { input_bytes: limits.header_bytes, ..Policy::default() };
+    let policy = Policy::default().input_bytes(limits.header_bytes);
     let mut wire = TestConnection::to(&service, policy);
     for piece in pieces.iter().filter(|piece| !piece.is_empty()) {
         wire.send(piece);

@@ -19,7 +19,7 @@ pub fn policy(model: Model) -> Policy {
     // One thread, so that connections meet on it; models that have threads for connections choose for themselves.
     let fixed = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Uring | Model::Tokio);
     let threads = if fixed { NonZeroUsize::new(1) } else { None };
-    Policy { threads, ..Policy::default() }
+    Policy::default().threads(threads)
 }
 
 pub fn on_every_model(case: impl Fn(Model)) {

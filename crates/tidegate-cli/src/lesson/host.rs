@@ -19,8 +19,7 @@ pub fn anywhere() -> SocketAddr {
 
 /// One I/O thread; connections are accepted before they have sent anything, and a stop waits for nobody.
 pub fn policy() -> Policy {
-    let mut policy =
-        Policy { threads: Some(NonZeroUsize::MIN), drain_timeout: Duration::ZERO, ..Policy::default() };
+    let mut policy = Policy::default().threads(Some(NonZeroUsize::MIN)).drain_timeout(Duration::ZERO);
     policy.accept.defer = None;
     policy.max_connections = 10_000;
     policy.first_byte_timeout = None;

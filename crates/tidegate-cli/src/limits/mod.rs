@@ -76,11 +76,12 @@ impl Limits {
     pub fn changed_to(&self, strategy: Strategy, running: &Policy, model: Model) -> Policy {
         let preset = self.keep(self.policy_with(Some(strategy)), model);
         let most = preset.max_connections.min(running.max_connections);
-        let mut policy = Policy {
-            max_connections: most,            // what descriptors and tables were laid out for
-            input_bytes: running.input_bytes, // services rely on it
-            ..preset.as_far_as_possible(running)
-        };
+        let mut policy = preset
+            .as_far_as_possible(running)
+            // what descriptors and tables were laid out for
+            .max_connections(most)
+            // services rely on it
+            .input_bytes(running.input_bytes);
         if let Some(time) = running.idle_timeout {
             self.let_rest(&mut policy, time); // that of the service
         }

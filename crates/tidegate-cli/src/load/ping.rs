@@ -75,8 +75,7 @@ pub struct PingArgs {
 impl PingArgs {
     fn fast_path(&self) -> Option<FastPath> {
         let default = FastPath::default();
-        self.fast_path
-            .then(|| FastPath { ring_bytes: self.ring_bytes.unwrap_or(default.ring_bytes), ..default })
+        self.fast_path.then(|| default.ring_bytes(self.ring_bytes.unwrap_or(default.ring_bytes)))
     }
 }
 

@@ -62,19 +62,17 @@ const LIMITS: HttpLimits =
 
 /// Few connections, short times: a scraper connects every few seconds and reads a few kilobytes.
 fn policy() -> Policy {
-    Policy {
-        max_connections: 32,
-        first_byte_timeout: Some(Duration::from_secs(5)),
-        idle_timeout: Some(Duration::from_secs(5)),
-        send_timeout: Some(Duration::from_secs(5)),
-        linger_timeout: Duration::from_secs(1),
-        drain_timeout: Duration::from_secs(1),
-        buffer_bytes: tidegate::policy::whole_pages(4096),
-        input_bytes: LIMITS.head_bytes,
-        outbox: OutboxMarks { low: 4 * 1024, high: 64 * 1024 },
-        threads: NonZeroUsize::new(1),
-        ..Policy::default()
-    }
+    Policy::default()
+        .max_connections(32)
+        .first_byte_timeout(Some(Duration::from_secs(5)))
+        .idle_timeout(Some(Duration::from_secs(5)))
+        .send_timeout(Some(Duration::from_secs(5)))
+        .linger_timeout(Duration::from_secs(1))
+        .drain_timeout(Duration::from_secs(1))
+        .buffer_bytes(tidegate::policy::whole_pages(4096))
+        .input_bytes(LIMITS.head_bytes)
+        .outbox(OutboxMarks::default().low(4 * 1024).high(64 * 1024))
+        .threads(NonZeroUsize::new(1))
 }
 
 /// Starts serving: on `socket` if one was inherited, otherwise on `addr`. Also returns a duplicate of the socket, for a

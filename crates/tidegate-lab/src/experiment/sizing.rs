@@ -189,7 +189,7 @@ fn server_threads(model: Model, connections: usize, least: usize) -> Option<usiz
 
 /// Connections that a server with so many I/O threads can have, if `wanted` are its `max_connections`.
 fn most_connections(model: Model, threads: Option<usize>, wanted: usize) -> usize {
-    let policy = Policy { max_connections: wanted, ..Policy::default() };
+    let policy = Policy::default().max_connections(wanted);
     model.most_connections(threads.unwrap_or(model.threads(&policy)))
 }
 

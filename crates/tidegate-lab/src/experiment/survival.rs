@@ -154,18 +154,17 @@ pub struct Table {
 /// The policy of a server that expects to be attacked.
 #[must_use]
 pub fn hardened() -> Policy {
-    Policy {
-        max_connections: 2_000,
-        first_byte_timeout: Some(Duration::from_secs(5)),
-        send_timeout: Some(Duration::from_secs(5)),
-        min_rate: NonZeroU32::new(500)
-            .map(|bytes_per_s| MinRate { bytes_per_s, grace: Duration::from_secs(2) }),
-        buffer_bytes: tidegate::policy::whole_pages(4 * 1024),
-        input_bytes: 16 * 1024,
-        outbox: OutboxMarks { low: 16 * 1024, high: 64 * 1024 },
-        socket_send_buffer: Some(64 * 1024),
-        ..Policy::default()
-    }
+    Policy::default()
+        .max_connections(2_000)
+        .first_byte_timeout(Some(Duration::from_secs(5)))
+        .send_timeout(Some(Duration::from_secs(5)))
+        .min_rate(
+            NonZeroU32::new(500).map(|bytes_per_s| MinRate::new(bytes_per_s).grace(Duration::from_secs(2))),
+        )
+        .buffer_bytes(tidegate::policy::whole_pages(4 * 1024))
+        .input_bytes(16 * 1024)
+        .outbox(OutboxMarks::default().low(16 * 1024).high(64 * 1024))
+        .socket_send_buffer(Some(64 * 1024))
 }
 
 /// The same as options of `serve`.

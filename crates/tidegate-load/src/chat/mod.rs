@@ -138,14 +138,12 @@ impl ChatPlan {
     }
 
     fn policy(&self) -> Policy {
-        Policy {
-            max_connections: self.members,
-            threads: NonZeroUsize::new(self.threads),
-            wait: self.wait,
-            first_byte_timeout: None,
-            send_timeout: None,
-            drain_timeout: Duration::from_secs(1),
-            ..Policy::default()
-        }
+        Policy::default()
+            .max_connections(self.members)
+            .threads(NonZeroUsize::new(self.threads))
+            .wait(self.wait)
+            .first_byte_timeout(None)
+            .send_timeout(None)
+            .drain_timeout(Duration::from_secs(1))
     }
 }

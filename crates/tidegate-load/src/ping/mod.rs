@@ -78,23 +78,18 @@ impl PingPlan {
     }
 
     fn policy(&self) -> Policy {
-        Policy {
-            max_connections: self.connections,
-            threads: NonZeroUsize::new(1),
-            first_byte_timeout: None,
-            send_timeout: None,
-            wait: self.wait,
-            fast_path: self.fast_path,
-            buffer_bytes: 64 * 1024,
-            drain_timeout: Duration::from_millis(200),
+        Policy::default()
+            .max_connections(self.connections)
+            .threads(NonZeroUsize::new(1))
+            .first_byte_timeout(None)
+            .send_timeout(None)
+            .wait(self.wait)
+            .fast_path(self.fast_path)
+            .buffer_bytes(64 * 1024)
+            .drain_timeout(Duration::from_millis(200))
             // Answers are taken while a message is still being sent: a server that is held back by its answers takes no
             // more of it.
-            outbox: OutboxMarks {
-                high: OutboxMarks::default().high.max(2 * self.size),
-                ..OutboxMarks::default()
-            },
-            ..Policy::default()
-        }
+            .outbox(OutboxMarks::default().high(OutboxMarks::default().high.max(2 * self.size)))
     }
 }
 

@@ -133,6 +133,7 @@ fn wait_name(wait: Wait) -> String {
         Wait::Block => "block".into(),
         Wait::Spin => "spin".into(),
         Wait::SpinThenBlock(limit) => format!("spin:{}ms", limit.as_millis()),
+        other => format!("{other:?}"),
     }
 }
 

@@ -38,8 +38,8 @@ fn every_size_comes_back_right_and_is_counted_once() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_message_larger_than_all_buffers_on_its_way_comes_back() {
-    let fast_path = Some(FastPath { ring_bytes: 4096, ..FastPath::default() });
-    let policy = Policy { fast_path, ..Policy::default() };
+    let fast_path = Some(FastPath::default().ring_bytes(4096));
+    let policy = Policy::default().fast_path(fast_path);
     let server = Server::new(Echo).model(Model::Poll).policy(policy);
     let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
     let plan = plan(server.local_addr().clone());

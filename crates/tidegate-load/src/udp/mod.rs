@@ -99,15 +99,13 @@ impl UdpPlan {
     }
 
     fn policy(&self) -> DatagramPolicy {
-        DatagramPolicy {
-            path: Some(self.path),
-            batch: self.batch,
-            segments: self.segments,
+        DatagramPolicy::default()
+            .path(Some(self.path))
+            .batch(self.batch)
+            .segments(self.segments)
             // A message that does not fit the MTU cannot be joined with others; over loopback nearly every one does.
-            segment_bytes: if self.target.ip().is_loopback() { 65_507 } else { 1_452 },
-            socket_receive_buffer: self.socket_receive_buffer,
-            ..DatagramPolicy::default()
-        }
+            .segment_bytes(if self.target.ip().is_loopback() { 65_507 } else { 1_452 })
+            .socket_receive_buffer(self.socket_receive_buffer)
     }
 }
 

@@ -101,11 +101,9 @@ fn everybody_hears_everything_in_one_order_and_who_does_not_read_is_cut_off() {
             ..ChatLimits::default()
         };
         let of_connections = matches!(model, Model::Blocking | Model::Pool);
-        let policy = Policy {
-            threads: if of_connections { None } else { NonZeroUsize::new(2) },
-            socket_send_buffer: Some(8 * 1024),
-            ..Policy::default()
-        };
+        let policy = Policy::default()
+            .threads(if of_connections { None } else { NonZeroUsize::new(2) })
+            .socket_send_buffer(Some(8 * 1024));
         limits.check(&policy).unwrap();
         let server = Server::new(Chat::new(limits)).model(model).policy(policy);
         let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
@@ -211,12 +209,10 @@ fn talks_fast(model: Model, line: &str, speaks_frames: bool) {
     let _alive = watchdog(model);
     let limits = ChatLimits { lines_per_s: None, announced: 0, ..ChatLimits::default() };
     // Little room in the kernel: what is not held back shows.
-    let policy = Policy {
-        threads: NonZeroUsize::new(2),
-        socket_send_buffer: Some(16 * 1024),
-        socket_receive_buffer: Some(16 * 1024),
-        ..Policy::default()
-    };
+    let policy = Policy::default()
+        .threads(NonZeroUsize::new(2))
+        .socket_send_buffer(Some(16 * 1024))
+        .socket_receive_buffer(Some(16 * 1024));
     limits.check(&policy).unwrap();
     let server = Server::new(Chat::new(limits)).model(model).policy(policy);
     let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();

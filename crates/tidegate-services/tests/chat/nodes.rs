@@ -165,7 +165,7 @@ fn what_is_not_kept_any_more_is_said_to_be_lost_and_numbers_go_on() {
 #[test]
 fn that_a_room_begins_again_is_heard_also_by_those_whose_queue_was_full() {
     let node = Node::new(|_| {});
-    let mut ann = Member::under(&node.chat, Policy { mail_queue: 1, ..Policy::default() });
+    let mut ann = Member::under(&node.chat, Policy::default().mail_queue(1));
     ann.say("/join tide ann");
     let first = node.offer();
     let at = |first: u64, batch: &Batch| Batch { first, all: batch.all.clone() };

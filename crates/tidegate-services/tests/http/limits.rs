@@ -14,7 +14,7 @@ fn the_defaults_and_the_presets_hold() {
 
 #[test]
 fn contradictions_are_named_with_a_remedy() {
-    let policy = Policy { input_bytes: 8192, ..Policy::default() };
+    let policy = Policy::default().input_bytes(8192);
     let error = HttpLimits::default().check(&policy).unwrap_err();
     assert_eq!(error, HttpLimitsError::HeadAboveInput { head_bytes: 16_384, input_bytes: 8192 });
     assert!(error.to_string().contains("raise input_bytes"));

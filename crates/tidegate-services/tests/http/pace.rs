@@ -12,8 +12,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn wire() -> TestConnection {
-    let rate = MinRate { bytes_per_s: NonZeroU32::new(500).unwrap(), grace: GRACE };
-    TestConnection::under(Policy { min_rate: Some(rate), ..Policy::default() })
+    let rate = MinRate::new(NonZeroU32::new(500).unwrap()).grace(GRACE);
+    TestConnection::under(Policy::default().min_rate(Some(rate)))
 }
 
 const BEGINNINGS: [&str; 4] = [

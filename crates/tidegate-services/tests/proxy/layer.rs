@@ -222,7 +222,7 @@ fn a_port_check_is_no_fault() {
 
 #[test]
 fn limits_that_contradict_are_refused() {
-    let policy = Policy { input_bytes: 4096, ..Policy::default() };
+    let policy = Policy::default().input_bytes(4096);
     let limits = ProxyLimits::default();
     assert_eq!(limits.check(&policy), Ok(()));
     let above = ProxyLimits { header_bytes: 4097, ..limits };

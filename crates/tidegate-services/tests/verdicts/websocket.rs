@@ -84,7 +84,7 @@ fn wanted(verdict: &str) -> (Vec<(u8, Vec<u8>)>, bool) {
 
 /// Everything answered, without its date, and whether the sending side was finished.
 fn play(pieces: &[&[u8]]) -> (Vec<u8>, bool) {
-    let mut wire = TestConnection::to(&service(), Policy { input_bytes: 16 * 1024, ..Policy::default() });
+    let mut wire = TestConnection::to(&service(), Policy::default().input_bytes(16 * 1024));
     wire.send(UPGRADE);
     let date = String::from_utf8_lossy(&wire.output).find("Date: ").expect("a date");
     wire.output.drain(date..date + "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n".len());

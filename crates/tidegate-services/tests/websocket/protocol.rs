@@ -14,10 +14,7 @@ const LIMITS: WebSocketLimits =
     WebSocketLimits { message_bytes: 1000, request_timeout: Some(Duration::from_secs(10)) };
 
 fn asked() -> TestConnection {
-    TestConnection::to(
-        &WebSocket::new(EchoMessages, LIMITS),
-        Policy { input_bytes: 8192, ..Policy::default() },
-    )
+    TestConnection::to(&WebSocket::new(EchoMessages, LIMITS), Policy::default().input_bytes(8192))
 }
 
 fn open() -> TestConnection {
@@ -161,8 +158,8 @@ fn an_unfinished_message_is_unfinished_input() {
 
 #[test]
 fn a_peer_that_does_not_read_is_not_read_from() {
-    let outbox = OutboxMarks { low: 500, high: 2000 };
-    let policy = Policy { input_bytes: 8192, outbox, ..Policy::default() };
+    let outbox = OutboxMarks::default().low(500).high(2000);
+    let policy = Policy::default().input_bytes(8192).outbox(outbox);
     let mut wire = TestConnection::to(&WebSocket::new(EchoMessages, LIMITS), policy);
     wire.send(UPGRADE);
     wire.reads = false;

@@ -213,7 +213,7 @@ fn a_handshake_that_says_it_is_large_is_refused_by_its_head() {
     let papers = Papers::of("localhost");
     let counters = Arc::<TlsCounters>::default();
     let service = TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), counters.clone());
-    let lax = Policy { input_bytes: 1 << 30, ..Policy::default() };
+    let lax = Policy::default().input_bytes(1 << 30);
     for length in [(1 << 24) - 1, 1 << 16] {
         let head = long_hello(length);
         for pieces in [vec![head.clone()], head.iter().map(|&byte| vec![byte]).collect()] {
@@ -236,7 +236,7 @@ fn what_a_handshake_has_a_server_keep_is_bounded() {
         (1 << 30, 1),
         (1 << 30, 1 << 14),
     ] {
-        let mut wire = TestConnection::to(&service, Policy { input_bytes, ..Policy::default() });
+        let mut wire = TestConnection::to(&service, Policy::default().input_bytes(input_bytes));
         let message = [long_hello(largest), vec![0; largest as usize]].concat();
         let mut sent = 0;
         for piece in message.chunks(piece) {

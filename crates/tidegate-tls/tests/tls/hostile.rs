@@ -115,7 +115,7 @@ fn a_handshake_has_its_time() {
     let papers = Papers::of("localhost");
     let (service, counters) = service(&papers);
     let hello = TestClient::new(&Arc::new(papers.trusting(&[&TLS13]))).says();
-    let mut wire = TestConnection::to(&service, Policy { idle_timeout: None, ..Policy::default() });
+    let mut wire = TestConnection::to(&service, Policy::default().idle_timeout(None));
     for byte in &hello[..100] {
         wire.send([*byte]);
         wire.wait(Duration::from_millis(99)); // never idle
@@ -130,7 +130,7 @@ fn a_handshake_has_its_time() {
 fn after_the_handshake_there_is_no_hurry() {
     let papers = Papers::of("localhost");
     let (service, counters) = service(&papers);
-    let mut wire = TestConnection::to(&service, Policy { idle_timeout: None, ..Policy::default() });
+    let mut wire = TestConnection::to(&service, Policy::default().idle_timeout(None));
     let mut test_client = TestClient::new(&Arc::new(papers.trusting(&[&TLS13])));
     test_client.talk(&mut wire).unwrap();
     wire.wait(Duration::from_secs(3600));
@@ -153,7 +153,7 @@ fn who_leaves_in_the_handshake_is_counted_and_a_check_of_the_port_is_not() {
 
 #[test]
 fn limits_that_cannot_work_are_refused() {
-    let small = Policy { input_bytes: 16 * 1024, ..Policy::default() };
+    let small = Policy::default().input_bytes(16 * 1024);
     assert!(matches!(TlsLimits::default().check(&small), Err(TlsError::InputBytes(16_384))));
     let hasty = TlsLimits { handshake_timeout: Some(Duration::ZERO) };
     assert!(matches!(hasty.check(&Policy::default()), Err(TlsError::NoTime)));

@@ -111,6 +111,7 @@ pub struct PostedAccepts {
 
 /// What happens to new connections while the server is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WhenFull {
     /// They wait in the kernel's backlog, unaccepted, until a connection closes.
     Wait,

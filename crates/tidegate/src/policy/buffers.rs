@@ -2,6 +2,7 @@
 
 /// How a receive waits for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReceiveStyle {
     /// A buffer is ready when data arrives: from a pool shared by all connections of a thread, or the thread's single
     /// one.

@@ -16,6 +16,7 @@ const LARGEST_JOINED: usize = 65_535;
 
 /// How datagrams pass through the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum DatagramPath {
     /// One by one: a system call (`uring`: an operation) for each datagram.
     Plain,

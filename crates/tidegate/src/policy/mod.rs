@@ -1,6 +1,6 @@
 //! All limits, in one place.
 //!
-//! A [`Policy`] is plain data with a default for each limit. [`Policy::check`] checks the limits against one another
+//! A [`Policy`] is plain data with a default and a setter for each limit. [`Policy::check`] checks the limits against one another
 //! when a server or client is built; a wrong combination is a [`PolicyError`] that names both limits and the remedy.
 //! Engines never read a limit and decide: they call the functions next to the limits ([`accept`], [`timeouts`],
 //! [`sends`]) or carry out an action of `proto`.
@@ -51,6 +51,21 @@ pub use wait::Wait;
 
 limits! {
 /// Every limit of a server or client.
+///
+/// A default with what is to differ: each limit has a setter of its name, and the fields may be set, too.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Policy, policy::OutboxMarks};
+///
+/// let mut policy = Policy::default()
+///     .max_connections(500)
+///     .idle_timeout(Some(Duration::from_secs(60)))
+///     .outbox(OutboxMarks::default().low(4 * 1024).high(16 * 1024));
+/// policy.accept.backlog = 128;
+/// policy.check()?;
+/// # Ok::<(), tidegate::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy, as "" of Policy, at |policy| Some(policy);
 

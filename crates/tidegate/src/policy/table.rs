@@ -21,7 +21,10 @@ pub(super) const COMPLETION: &[Model] = &[Uring, Overlapped, Iocp, Rio];
 /// Models of Windows only.
 pub(super) const WINDOWS: &[Model] = &[AsyncSelect, EventSelect, Overlapped, Iocp, Rio];
 
-/// Defines a struct of limits with its documentation, its defaults, and its rows of the table.
+/// Defines a struct of limits with its documentation, its defaults, its setters, and its rows of the table.
+///
+/// The struct is `non_exhaustive`, so that a new limit breaks no user: outside of the crate a value is made of a default
+/// by setters, which have the names of the fields.
 ///
 /// `parts` are nested structs of limits. `at` is the path to this struct in a policy.
 macro_rules! limits {
@@ -44,6 +47,7 @@ macro_rules! limits {
         )*
     ) => {
         $(#[$meta])*
+        #[non_exhaustive]
         pub struct $Struct {
             $( $(#[$part_meta])* pub $part: $Part, )*
             $(
@@ -63,6 +67,24 @@ macro_rules! limits {
                     $( $field: $default, )*
                 }
             }
+        }
+
+        /// Setters, one for each limit. The fields have the documentation.
+        impl $Struct {
+            $(
+                #[doc = concat!("Sets [`", stringify!($part), "`](#structfield.", stringify!($part), ").")]
+                #[must_use]
+                pub fn $part(self, $part: $Part) -> Self {
+                    Self { $part, ..self }
+                }
+            )*
+            $(
+                #[doc = concat!("Sets [`", stringify!($field), "`](#structfield.", stringify!($field), ").")]
+                #[must_use]
+                pub fn $field(self, $field: $type) -> Self {
+                    Self { $field, ..self }
+                }
+            )*
         }
 
         impl $Struct {

@@ -15,6 +15,7 @@ use crate::service::CloseReason;
 /// total: so one byte a second does not keep a connection alive, and a fast beginning does not compensate for a long
 /// pause later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MinRate {
     /// Bytes per second, in each direction, while there is something to receive or to send.
     pub bytes_per_s: NonZeroU32,
@@ -27,6 +28,18 @@ const _: () = super::limit::declares_every_model(MinRate::ROWS);
 impl MinRate {
     /// The default grace.
     pub const GRACE: Duration = Duration::from_secs(5);
+
+    /// This rate, and the default grace.
+    #[must_use]
+    pub fn new(bytes_per_s: NonZeroU32) -> Self {
+        Self { bytes_per_s, grace: Self::GRACE }
+    }
+
+    /// Sets [`grace`](#structfield.grace).
+    #[must_use]
+    pub fn grace(self, grace: Duration) -> Self {
+        Self { grace, ..self }
+    }
 
     /// The row of its grace. That of the rate is [`Policy::min_rate`].
     pub(super) const ROWS: &'static [Limit<Policy>] = &[Limit {

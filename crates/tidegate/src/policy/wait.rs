@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 /// How an I/O thread waits for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Wait {
     /// Sleep until something happens: costs a wake-up (45 to 60 µs on the machines measured), and no CPU while idle.
     Block,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use tidegate::{
-    Client, CloseReason, Consumed, Dial, Flow, Group, Mail, Mailbox, Model, Outbox, Peer, Policy, Recipient,
-    Refusal, Service, Session,
+    Client, CloseReason, Consumed, Dial, Flow, Group, Mail, Mailbox, Model, Outbox, Peer, Recipient, Refusal,
+    Service, Session,
 };
 
 use crate::kit::{self, ClosedPort, EchoPeer};
@@ -199,7 +199,7 @@ fn a_dialled_one_is_like_others(model: Model) {
     let echo_peer = EchoPeer::open(|_, _| {});
     let nobody = ClosedPort::new();
     let fallen = Arc::new(AtomicUsize::new(0));
-    let policy = Policy { fast_path: None, ..kit::with_threads(model, 1) };
+    let policy = kit::with_threads(model, 1).fast_path(None);
     let client = Client::new(Caller(fallen.clone())).model(model).policy(policy).start().expect("start");
     for round in 0..3 {
         client.dial(echo_peer.addr).expect("dial");

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use tidegate::{Consumed, Flow, Mail, MailboxError, Model, Outbox, Peer, Policy, Refusal, Service, Session};
+use tidegate::{Consumed, Flow, Mail, MailboxError, Model, Outbox, Peer, Refusal, Service, Session};
 
 use crate::kit;
 
@@ -85,7 +85,7 @@ fn case(model: Model) {
     nobody.bind(&"127.0.0.1:0".parse::<SocketAddr>().expect("an address").into()).expect("bind");
     let to = nobody.local_addr().expect("address").as_socket().expect("an IPv4 address");
     let count = Arc::<Count>::default();
-    let policy = Policy { mail_queue: MAIL_QUEUE, ..kit::with_threads(model, 1) };
+    let policy = kit::with_threads(model, 1).mail_queue(MAIL_QUEUE);
     let server = kit::serve(model, policy, Dials { to, count: count.clone() });
     let mut caller = kit::connect(server.local_addr());
     kit::exchange(&mut caller, b"dial");

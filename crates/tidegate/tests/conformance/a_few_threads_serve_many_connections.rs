@@ -17,14 +17,14 @@ const TOTAL: usize = 2 << 20;
 fn case(model: Model) {
     // `blocking` has its threads by connection and takes no number of them.
     let threads = if model == Model::Blocking { None } else { NonZeroUsize::new(2) };
-    large_answers(model, Policy { threads, ..kit::tight(model) });
-    short_exchanges(model, Policy { threads, ..kit::tight(model) });
+    large_answers(model, kit::tight(model).threads(threads));
+    short_exchanges(model, kit::tight(model).threads(threads));
 }
 
 fn large_answers(model: Model, policy: Policy) {
     let tape = Tape::new(4);
     let (service, witness) = Producer::service(&tape, TOTAL as u64);
-    let policy = Policy { socket_send_buffer: None, ..policy };
+    let policy = policy.socket_send_buffer(None);
     let server = kit::serve(model, policy, service);
     let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| kit::connect(server.local_addr())).collect();
     streams.iter_mut().for_each(|stream| stream.write_all(b"go").expect("send"));

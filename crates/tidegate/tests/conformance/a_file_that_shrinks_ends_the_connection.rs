@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use tidegate::{CloseReason, Consumed, FileRange, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, FileRange, Model, Outbox, Session};
 
 use crate::kit::{self, Tape};
 
@@ -31,7 +31,7 @@ fn case(model: Model) {
     file.write_all(&tape.first(TOTAL)).expect("write");
     let file = Arc::new(file);
     let its = file.clone();
-    let policy = Policy { socket_send_buffer: Some(64 * 1024), ..kit::policy(model) };
+    let policy = kit::policy(model).socket_send_buffer(Some(64 * 1024));
     let server = kit::serve(model, policy, kit::sessions(move || Sender(its.clone())));
 
     let mut stream = kit::connect_narrow(server.local_addr());

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
 
-use tidegate::{CloseReason, Model, Policy};
+use tidegate::{CloseReason, Model};
 
 use crate::kit::{self, Echo};
 
@@ -20,12 +20,10 @@ const HELD: usize = 1 << 20;
 
 fn case(model: Model) {
     let (service, witness) = Echo::service();
-    let policy = Policy {
-        send_timeout: Some(Duration::from_millis(300)),
-        socket_send_buffer: Some(64 * 1024),
-        socket_receive_buffer: Some(64 * 1024),
-        ..kit::policy(model)
-    };
+    let policy = kit::policy(model)
+        .send_timeout(Some(Duration::from_millis(300)))
+        .socket_send_buffer(Some(64 * 1024))
+        .socket_receive_buffer(Some(64 * 1024));
     let high = policy.outbox.high;
     let server = kit::serve(model, policy, service);
     let mut calm = kit::connect(server.local_addr());

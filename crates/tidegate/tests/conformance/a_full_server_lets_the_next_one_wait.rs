@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::sync::atomic::Ordering::SeqCst;
 
+use tidegate::Model;
 use tidegate::policy::WhenFull;
-use tidegate::{Model, Policy};
 
 use crate::kit::{self, Echo};
 
@@ -14,7 +14,7 @@ const MOST: usize = 4;
 
 fn case(model: Model) {
     let (service, witness) = Echo::service();
-    let policy = Policy { max_connections: MOST, when_full: WhenFull::Wait, ..kit::policy(model) };
+    let policy = kit::policy(model).max_connections(MOST).when_full(WhenFull::Wait);
     let server = kit::serve(model, policy, service);
     let mut inside: Vec<_> = (0..MOST).map(|_| kit::connect(server.local_addr())).collect();
     inside.iter_mut().for_each(|stream| kit::exchange(stream, b"inside"));

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::Ordering::SeqCst;
 
 use tidegate::policy::WhenFull;
-use tidegate::{Model, Policy, Running};
+use tidegate::{Model, Running};
 
 use crate::kit::{self, Echo, Ending};
 
@@ -16,8 +16,7 @@ const MOST: usize = 3;
 fn case(model: Model) {
     let (service, witness) = Echo::service();
     // One thread: each has a share of the limit of its own.
-    let mut policy =
-        Policy { max_connections: MOST, when_full: WhenFull::Refuse, ..kit::with_threads(model, 1) };
+    let mut policy = kit::with_threads(model, 1).max_connections(MOST).when_full(WhenFull::Refuse);
     policy.accept.defer = None; // the refused ones say nothing, so as to see an end rather than a reset
     let server = kit::serve(model, policy, service);
     let mut inside: Vec<_> = (0..MOST).map(|_| kit::connect(server.local_addr())).collect();

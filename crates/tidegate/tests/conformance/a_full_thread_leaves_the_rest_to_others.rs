@@ -1,8 +1,8 @@
 //! With [`WhenFull::Refuse`] and several I/O threads nobody is refused before [`Policy::max_connections`] are open,
 //! whichever thread a connection happens to come to.
 
+use tidegate::Model;
 use tidegate::policy::WhenFull;
-use tidegate::{Model, Policy};
 
 use crate::kit::{self, Echo, Ending};
 
@@ -11,8 +11,7 @@ on_every_model!(case);
 const MOST: usize = 9;
 
 fn case(model: Model) {
-    let mut policy =
-        Policy { max_connections: MOST, when_full: WhenFull::Refuse, ..kit::with_threads(model, 3) };
+    let mut policy = kit::with_threads(model, 3).max_connections(MOST).when_full(WhenFull::Refuse);
     policy.accept.defer = None;
     for _ in 0..10 {
         let (service, _) = Echo::service();

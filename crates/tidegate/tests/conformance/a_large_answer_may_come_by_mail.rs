@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Policy, Recipient, Session};
+use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Recipient, Session};
 
 use crate::kit::{self, Tape};
 
@@ -46,7 +46,7 @@ fn case(model: Model) {
     let address = Arc::new(Mutex::new(None));
     let (its, at) = (tape.clone(), address.clone());
     let service = kit::sessions(move || Quiet { tape: its.clone(), address: at.clone() });
-    let policy = Policy { socket_send_buffer: None, ..kit::tight(model) };
+    let policy = kit::tight(model).socket_send_buffer(None);
     let server = kit::serve(model, policy, service);
     let mut stream = kit::connect(server.local_addr());
     stream.write_all(b"?").expect("send");

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Session};
 
 use crate::kit::{self, Ending, Tape};
 
@@ -38,7 +38,7 @@ fn case(model: Model) {
 
 fn serve(model: Model, flow: Flow, linger_timeout: Duration, tape: &Tape) -> tidegate::Running {
     let tape = tape.clone();
-    let policy = Policy { linger_timeout, ..kit::policy(model) };
+    let policy = kit::policy(model).linger_timeout(linger_timeout);
     kit::serve(model, policy, kit::sessions(move || Refuser { tape: tape.clone(), flow }))
 }
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use tidegate::Model;
 use tidegate::policy::Wait;
-use tidegate::{Model, Policy};
 
 use crate::kit::{self, Echo};
 
@@ -12,7 +12,7 @@ on_every_model!(case);
 
 fn case(model: Model) {
     for wait in [Wait::Spin, Wait::SpinThenBlock(Duration::from_millis(20))] {
-        let policy = Policy { wait, ..kit::with_threads(model, 1) };
+        let policy = kit::with_threads(model, 1).wait(wait);
         let Some(policy) = kit::kept_by(model, policy, "wait") else { return };
         let (service, _) = Echo::service();
         let server = kit::serve(model, policy.clone(), service);
@@ -21,7 +21,7 @@ fn case(model: Model) {
             kit::exchange(&mut stream, &[n; 1000]);
         }
         let idle = Some(Duration::from_millis(300));
-        let brief = Policy { idle_timeout: idle, first_byte_timeout: idle, ..policy };
+        let brief = policy.idle_timeout(idle).first_byte_timeout(idle);
         server.set_policy(brief).expect("a shorter time limit");
         kit::until("a timer closes it", || server.stats().open() == 0);
         if wait != Wait::Spin {

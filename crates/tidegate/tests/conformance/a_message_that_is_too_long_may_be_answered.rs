@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::net::Shutdown;
 
-use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 
@@ -26,7 +26,7 @@ impl Session for Patient {
 
 fn case(model: Model) {
     for flow in [Flow::Linger, Flow::Close] {
-        let policy = Policy { input_bytes: 5_000, ..kit::policy(model) };
+        let policy = kit::policy(model).input_bytes(5_000);
         let server = kit::serve(model, policy, kit::sessions(move || Patient(Some(flow))));
         let mut stream = kit::connect(server.local_addr());
         stream.write_all(&[b'x'; 300_000]).expect("send");
@@ -37,7 +37,7 @@ fn case(model: Model) {
     }
     // What could not be kept is not asked for any more.
     for flow in [None, Some(Flow::Continue), Some(Flow::Shutdown)] {
-        let policy = Policy { input_bytes: 5_000, ..kit::policy(model) };
+        let policy = kit::policy(model).input_bytes(5_000);
         let server = kit::serve(model, policy, kit::sessions(move || Patient(flow)));
         let mut stream = kit::connect(server.local_addr());
         stream.write_all(&[b'x'; 5_001]).expect("send");

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use tidegate::{CloseReason, Model, Policy};
+use tidegate::{CloseReason, Model};
 
 use crate::kit::{self, Echo};
 
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_millis(300);
 
 fn case(model: Model) {
     let (service, witness) = Echo::service();
-    let mut policy = Policy { first_byte_timeout: Some(LIMIT), ..kit::policy(model) };
+    let mut policy = kit::policy(model).first_byte_timeout(Some(LIMIT));
     policy.accept.defer = None; // otherwise the kernel keeps silent connections from the server
     let server = kit::serve(model, policy, service);
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{CloseReason, Consumed, FileRange, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, FileRange, Model, Outbox, Session};
 
 use crate::kit::{self, Ending, Tape};
 
@@ -37,7 +37,7 @@ fn case(model: Model) {
         kit::serve(model, policy, kit::sessions(move || Sender(file.clone())))
     };
 
-    let narrow = Policy { socket_send_buffer: Some(64 * 1024), ..kit::with_threads(model, 1) };
+    let narrow = kit::with_threads(model, 1).socket_send_buffer(Some(64 * 1024));
     let server = serve(narrow.clone());
     let mut slow = kit::connect_narrow(server.local_addr());
     slow.write_all(b"go").expect("send");
@@ -60,7 +60,7 @@ fn case(model: Model) {
     let stats = kit::finish(server);
     assert_eq!(stats.closed_by(CloseReason::Finished), 2, "{stats:?}");
 
-    let server = serve(Policy { send_timeout: Some(Duration::from_millis(300)), ..narrow });
+    let server = serve(narrow.send_timeout(Some(Duration::from_millis(300))));
     let mut stuck = kit::connect_narrow(server.local_addr());
     stuck.write_all(b"go").expect("send");
     kit::until("it is cut off", || server.stats().closed_total() == 1);

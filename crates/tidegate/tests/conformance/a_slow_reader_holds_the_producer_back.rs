@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::atomic::Ordering::SeqCst;
 
-use tidegate::{CloseReason, Model, Policy};
+use tidegate::{CloseReason, Model};
 
 use crate::kit::{self, Producer, Tape};
 
@@ -17,7 +17,7 @@ const KERNEL: u64 = 4 << 20;
 fn case(model: Model) {
     let tape = Tape::new(7);
     let (service, witness) = Producer::service(&tape, TOTAL);
-    let policy = Policy { socket_send_buffer: Some(64 * 1024), ..kit::policy(model) };
+    let policy = kit::policy(model).socket_send_buffer(Some(64 * 1024));
     let high = policy.outbox.high;
     let server = kit::serve(model, policy, service);
     let mut stream = kit::connect_narrow(server.local_addr());

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 
@@ -26,7 +26,7 @@ impl Session for Listener {
 
 fn case(model: Model) {
     let patience = Duration::from_secs(45);
-    let mut policy = Policy { drain_timeout: patience, ..kit::policy(model) };
+    let mut policy = kit::policy(model).drain_timeout(patience);
     policy.accept.defer = None; // silent connections are to be the server's own
     let server = kit::serve(model, policy, kit::sessions(|| Listener));
     let silent: Vec<_> = (0..10).map(|_| kit::connect(server.local_addr())).collect();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tidegate::Consumed;
-use tidegate::{CloseReason, Flow, Mail, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Flow, Mail, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 
@@ -37,7 +37,7 @@ impl Session for Clock {
 }
 
 fn case(model: Model) {
-    let policy = Policy { drain_timeout: kit::slow(Duration::from_secs(45)), ..kit::policy(model) };
+    let policy = kit::policy(model).drain_timeout(kit::slow(Duration::from_secs(45)));
     let server = kit::serve(model, policy, kit::sessions(|| Clock).speaking_first());
     let mut stream = kit::connect(server.local_addr());
     assert_eq!(kit::hear(&mut stream, 8), b"ticktick");

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tidegate::{CloseReason, Model, Policy};
+use tidegate::{CloseReason, Model};
 
 use crate::kit::{self, Ending, Producer, Tape};
 
@@ -16,11 +16,10 @@ const CALLERS: usize = 8;
 fn case(model: Model) {
     let tape = Tape::new(5);
     let (service, witness) = Producer::service(&tape, TOTAL as u64);
-    let policy = Policy {
-        drain_timeout: kit::slow(Duration::from_secs(45)),
-        socket_send_buffer: Some(64 * 1024), // so that most of each answer is still to be produced
-        ..kit::policy(model)
-    };
+    let policy = kit::policy(model)
+        .drain_timeout(kit::slow(Duration::from_secs(45)))
+        // so that most of each answer is still to be produced
+        .socket_send_buffer(Some(64 * 1024));
     let server = kit::serve(model, policy, service);
     let addr = server.local_addr().clone();
     let mut callers: Vec<_> = (0..CALLERS).map(|_| kit::connect_narrow(&addr)).collect();

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use tidegate::{CloseReason, Model, Policy};
+use tidegate::{CloseReason, Model};
 
 use crate::kit::{self, Ending, Producer, Tape};
 
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 fn case(model: Model) {
     let tape = Tape::new(6);
     let (service, witness) = Producer::service(&tape, 64 << 20);
-    let policy = Policy { drain_timeout: PATIENCE, ..kit::policy(model) };
+    let policy = kit::policy(model).drain_timeout(PATIENCE);
     let high = policy.outbox.high;
     let server = kit::serve(model, policy, service);
     let mut stuck: Vec<_> = (0..3).map(|_| kit::connect_narrow(server.local_addr())).collect();

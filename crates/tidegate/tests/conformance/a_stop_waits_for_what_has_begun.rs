@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tidegate::{Activity, CloseReason, Consumed, Model, Outbox, Policy, Session};
+use tidegate::{Activity, CloseReason, Consumed, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 
@@ -37,7 +37,7 @@ impl Session for Sentences {
 }
 
 fn case(model: Model) {
-    let policy = Policy { drain_timeout: kit::slow(Duration::from_secs(45)), ..kit::policy(model) };
+    let policy = kit::policy(model).drain_timeout(kit::slow(Duration::from_secs(45)));
     let server = kit::serve(model, policy, kit::sessions(Sentences::default));
     let begin = |words: &[u8], answer: &[u8]| {
         let mut stream = kit::connect(server.local_addr());

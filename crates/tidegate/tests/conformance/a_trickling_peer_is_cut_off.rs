@@ -40,8 +40,8 @@ impl Session for Tens {
 }
 
 fn case(model: Model) {
-    let rate = MinRate { bytes_per_s: NonZeroU32::new(1000).unwrap(), grace: Duration::from_millis(400) };
-    let policy = Policy { min_rate: Some(rate), send_timeout: None, ..kit::policy(model) };
+    let rate = MinRate::new(NonZeroU32::new(1000).unwrap()).grace(Duration::from_millis(400));
+    let policy = kit::policy(model).min_rate(Some(rate)).send_timeout(None);
     for keeps in [false, true] {
         let server = kit::serve(model, policy.clone(), kit::sessions(move || Tens { keeps, have: 0 }));
         let mut resting = kit::connect(server.local_addr());
@@ -79,7 +79,7 @@ fn trickle(stream: &mut TcpStream) {
 
 fn slow_reader(model: Model, policy: Policy) {
     let (service, witness) = Producer::service(&Tape::new(3), 64 << 20);
-    let policy = Policy { socket_send_buffer: Some(16 * 1024), ..policy };
+    let policy = policy.socket_send_buffer(Some(16 * 1024));
     let server = kit::serve(model, policy, service);
     let mut stream = kit::connect_narrow(server.local_addr());
     stream.write_all(b"go").expect("send");

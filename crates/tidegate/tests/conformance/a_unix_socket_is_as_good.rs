@@ -63,11 +63,11 @@ fn what_is_not_a_socket_stays(model: Model, path: &Path) {
 
 fn limits_of_tcp_are_refused_by_name(model: Model, path: &Path) {
     let default = kit::policy(model);
-    let accept = tidegate::policy::Accept { fast_open: NonZeroU32::new(16), ..default.accept };
+    let accept = default.accept.fast_open(NonZeroU32::new(16));
     for (policy, limit) in [
-        (Policy { accept, ..default.clone() }, "accept.fast_open"),
-        (Policy { socket_send_buffer: Some(65_536), ..default.clone() }, "socket_send_buffer"),
-        (Policy { socket_receive_buffer: Some(65_536), ..default }, "socket_receive_buffer"),
+        (default.clone().accept(accept), "accept.fast_open"),
+        (default.clone().socket_send_buffer(Some(65_536)), "socket_send_buffer"),
+        (default.socket_receive_buffer(Some(65_536)), "socket_receive_buffer"),
     ] {
         match bind(model, policy, &Endpoint::unix(path)) {
             Err(StartError::Policy(PolicyError::NotOnSocket { name, .. })) => assert_eq!(name, limit),

@@ -3,8 +3,8 @@
 
 use std::num::NonZeroU32;
 
+use tidegate::Model;
 use tidegate::policy::PostedAccepts;
-use tidegate::{Model, Policy};
 
 use crate::kit::{self, Echo};
 
@@ -12,7 +12,7 @@ on_every_model!(case);
 
 fn case(model: Model) {
     for most in [100_000, 3] {
-        let mut policy = Policy { max_connections: most, ..kit::with_threads(model, 1) };
+        let mut policy = kit::with_threads(model, 1).max_connections(most);
         let marks = PostedAccepts { low: NonZeroU32::MIN, high: NonZeroU32::new(2).unwrap() };
         policy.accept.posted = Some(marks);
         let Some(policy) = kit::kept_by(model, policy, "accept.posted") else { return };

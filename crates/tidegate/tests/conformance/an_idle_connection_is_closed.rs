@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use tidegate::{CloseReason, Model, Policy, Running};
+use tidegate::{CloseReason, Model, Running};
 
 use crate::kit::{self, Echo, Ending};
 
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_millis(300);
 
 fn case(model: Model) {
     let (service, witness) = Echo::service();
-    let limits = Policy { first_byte_timeout: None, idle_timeout: Some(LIMIT), ..kit::policy(model) };
+    let limits = kit::policy(model).first_byte_timeout(None).idle_timeout(Some(LIMIT));
     let server = kit::serve(model, limits, service);
     let idle = || {
         let (mut stream, start) = loop {

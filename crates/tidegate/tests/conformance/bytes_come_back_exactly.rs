@@ -17,12 +17,10 @@ fn case(model: Model) {
     round(model, kit::policy(model), 21);
     round(model, kit::tight(model), 19);
     // Much to send at once into a kernel that takes little: nearly every send is cut short.
-    let narrow = Policy {
-        buffer_bytes: 64 * 1024,
-        outbox: OutboxMarks { low: 16 * 1024, high: 256 * 1024 },
-        socket_send_buffer: Some(8 * 1024),
-        ..kit::policy(model)
-    };
+    let narrow = kit::policy(model)
+        .buffer_bytes(64 * 1024)
+        .outbox(OutboxMarks::default().low(16 * 1024).high(256 * 1024))
+        .socket_send_buffer(Some(8 * 1024));
     round(model, narrow, 20);
 }
 

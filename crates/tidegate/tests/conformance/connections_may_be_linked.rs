@@ -14,7 +14,7 @@ use tidegate::{
     Server, Service, Session, StartError,
 };
 
-use crate::kit::{self, ClosedPort, Ending, EchoPeer, Tape};
+use crate::kit::{self, ClosedPort, EchoPeer, Ending, Tape};
 
 on_every_model!(case);
 
@@ -43,7 +43,7 @@ fn case(model: Model) {
 
 fn tight(model: Model) -> Policy {
     // Callers that are held back may take the only buffers of a thread; two are enough for nobody to wait for another.
-    Policy { max_connections: 8, ..kit::tight(model) }
+    kit::tight(model).max_connections(8)
 }
 
 /// Links each connection to one that it dials.
@@ -118,7 +118,8 @@ impl Session for Near {
                 Flow::Continue
             }
             Mail::Timer => {
-                out.dial(self.dial.clone(), self.within, RemoteEnd(self.link.other())).expect("the server runs");
+                out.dial(self.dial.clone(), self.within, RemoteEnd(self.link.other()))
+                    .expect("the server runs");
                 Flow::Continue
             }
             Mail::Dialled(Err(e)) => {
@@ -316,7 +317,7 @@ fn nobody_answers_in_time(model: Model) {
     // A dial that is under way at the stop is waited for, and given up with the connection that asked.
     let relay = Relay::to(to);
     let failures = relay.failures.clone();
-    let again = kit::serve(model, Policy { drain_timeout: Duration::from_millis(200), ..kit::policy(model) }, relay);
+    let again = kit::serve(model, kit::policy(model).drain_timeout(Duration::from_millis(200)), relay);
     let mut near = kit::connect(again.local_addr().clone());
     kit::until("it dials", || again.stats().attempted == 2);
     let stats = kit::finish(again);
@@ -380,7 +381,7 @@ fn a_slow_caller_holds_the_upstream_back(model: Model) {
 /// With places for four pairs, twelve callers are served, and no connection too many is ever open.
 fn many_pairs_share_the_places(model: Model) {
     let echo_peer = EchoPeer::open(|_, _| {});
-    let policy = Policy { max_connections: 8, ..kit::policy(model) };
+    let policy = kit::policy(model).max_connections(8);
     let server = kit::serve(model, policy, Relay::to(echo_peer.addr));
     let (at, watch) = (server.local_addr().clone(), server.watch());
     let call = |tag: u64| {
@@ -424,7 +425,7 @@ fn a_stop_closes_what_rests(model: Model) {
 }
 
 fn there_have_to_be_places_for_both(model: Model) {
-    let policy = Policy { max_connections: 1, threads: None, ..kit::policy(model) };
+    let policy = kit::policy(model).max_connections(1).threads(None);
     let relay = Relay::to(SocketAddr::from(([127, 0, 0, 1], 9)));
     let bound = Server::new(relay).model(model).policy(policy).bind(kit::somewhere());
     match bound {

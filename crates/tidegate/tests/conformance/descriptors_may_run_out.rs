@@ -149,7 +149,8 @@ fn the_server() {
     let threads = NonZeroUsize::new(if model == Model::Pool { 16 } else { 2 });
     let threads = threads.filter(|_| model != Model::Blocking);
     let fast_path = kit::policy(model).fast_path;
-    let policy = Policy { drain_timeout: Duration::from_secs(20), threads, fast_path, ..Policy::default() };
+    let policy =
+        Policy::default().drain_timeout(Duration::from_secs(20)).threads(threads).fast_path(fast_path);
     let server = kit::serve(model, policy, service);
     println!("listening on {}", server.local_addr());
     for _ in std::io::stdin().lines() {

@@ -3,14 +3,14 @@
 use std::io::Write;
 use std::num::NonZeroUsize;
 
-use tidegate::{Model, Policy};
+use tidegate::Model;
 
 use crate::kit::{self, Echo};
 
 on_every_model!(case);
 
 fn case(model: Model) {
-    let policy = Policy { max_receiving: NonZeroUsize::new(2), ..kit::with_threads(model, 1) };
+    let policy = kit::with_threads(model, 1).max_receiving(NonZeroUsize::new(2));
     let Some(policy) = kit::kept_by(model, policy, "max_receiving") else { return };
     let (service, _) = Echo::service();
     let mut policy = policy;

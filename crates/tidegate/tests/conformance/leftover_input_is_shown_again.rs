@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use tidegate::{CloseReason, Consumed, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Model, Outbox, Session};
 
 use crate::kit;
 
@@ -26,7 +26,7 @@ const LIMIT: usize = 5_000;
 fn case(model: Model) {
     let shown = Arc::new(Mutex::new(Vec::new()));
     let its = shown.clone();
-    let policy = Policy { input_bytes: LIMIT, ..kit::policy(model) };
+    let policy = kit::policy(model).input_bytes(LIMIT);
     let server = kit::serve(model, policy, kit::sessions(move || Lines(its.clone())));
     let mut stream = kit::connect(server.local_addr());
     let mut sent = 0;

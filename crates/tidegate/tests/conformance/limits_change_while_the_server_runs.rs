@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use tidegate::policy::WhenFull;
-use tidegate::{CloseReason, Model, Policy, PolicyError};
+use tidegate::{CloseReason, Model, PolicyError};
 
 use crate::kit::{self, Echo, Ending};
 
@@ -23,12 +23,12 @@ fn case(model: Model) {
     let mut streams: Vec<_> = (0..4).map(|_| kit::connect(server.local_addr())).collect();
     streams.iter_mut().for_each(|stream| kit::exchange(stream, b"before"));
 
-    let fixed = Policy { mail_queue: 7, ..policy.clone() };
+    let fixed = policy.clone().mail_queue(7);
     assert_eq!(server.set_policy(fixed), Err(PolicyError::Fixed("mail_queue")));
-    let wrong = Policy { drain_budget: 0, ..policy.clone() };
+    let wrong = policy.clone().drain_budget(0);
     assert!(matches!(server.set_policy(wrong), Err(PolicyError::Range { name: "drain_budget", .. })));
 
-    let full = Policy { max_connections: 4, when_full: WhenFull::Refuse, ..policy.clone() };
+    let full = policy.clone().max_connections(4).when_full(WhenFull::Refuse);
     server.set_policy(full.clone()).expect("fewer connections");
     // The order may come a moment after the call.
     kit::until("a connection is refused", || {
@@ -38,7 +38,7 @@ fn case(model: Model) {
         heard.is_ok_and(|n| n == 0) && server.stats().refused > 0
     });
     if has_loop {
-        let narrow = Policy { max_receiving: NonZeroUsize::new(1), ..full.clone() };
+        let narrow = full.clone().max_receiving(NonZeroUsize::new(1));
         server.set_policy(narrow).expect("a lower limit");
         for _ in 0..3 {
             streams.iter_mut().for_each(|stream| kit::exchange(stream, b"one after the other"));
@@ -46,7 +46,7 @@ fn case(model: Model) {
         server.set_policy(full).expect("no limit");
         streams.iter_mut().for_each(|stream| kit::exchange(stream, b"all at once"));
     }
-    let brief = Policy { idle_timeout: Some(Duration::from_millis(200)), first_byte_timeout: None, ..policy };
+    let brief = policy.idle_timeout(Some(Duration::from_millis(200))).first_byte_timeout(None);
     server.set_policy(brief).expect("a shorter time limit");
     for mut stream in streams {
         assert_eq!(kit::hear_all(&mut stream), (Vec::new(), Ending::EndOfStream));
@@ -61,9 +61,9 @@ fn case(model: Model) {
 /// Each thread has its share of them, and a share of none would keep connections waiting forever.
 fn permits_are_not_fewer_than_threads(model: Model) {
     let (service, _) = Echo::service();
-    let policy = Policy { threads: NonZeroUsize::new(2), ..kit::policy(model) };
+    let policy = kit::policy(model).threads(NonZeroUsize::new(2));
     let server = kit::serve(model, policy.clone(), service);
-    let sends = |n| Policy { outstanding_sends: NonZeroU32::new(n), ..policy.clone() };
+    let sends = |n| policy.clone().outstanding_sends(NonZeroU32::new(n));
     let refused = server.set_policy(sends(1));
     assert!(matches!(refused, Err(PolicyError::Conflict { name: "outstanding_sends", .. })), "{refused:?}");
     assert_eq!(server.set_policy(sends(2)), Ok(()));
@@ -72,15 +72,15 @@ fn permits_are_not_fewer_than_threads(model: Model) {
 
     // The same for the default number of threads; no more are started than there are permits.
     let (service, _) = Echo::service();
-    let policy = Policy { threads: None, ..policy };
+    let policy = policy.threads(None);
     let server = kit::serve(model, policy.clone(), service);
     if server.thread_stats().len() > 1 {
-        let refused = server.set_policy(Policy { outstanding_sends: NonZeroU32::new(1), ..policy.clone() });
+        let refused = server.set_policy(policy.clone().outstanding_sends(NonZeroU32::new(1)));
         assert!(matches!(refused, Err(PolicyError::Range { name: "outstanding_sends", .. })), "{refused:?}");
     }
     kit::finish(server);
     let (service, _) = Echo::service();
-    let server = kit::serve(model, Policy { outstanding_sends: NonZeroU32::new(1), ..policy }, service);
+    let server = kit::serve(model, policy.outstanding_sends(NonZeroU32::new(1)), service);
     assert_eq!(server.thread_stats().len(), 1);
     kit::finish(server);
 }

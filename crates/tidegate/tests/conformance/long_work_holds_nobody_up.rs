@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
 use tidegate::policy::Offload;
-use tidegate::{CloseReason, Consumed, Flow, Mail, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 
@@ -76,7 +76,7 @@ fn case(model: Model) {
     let barrier = Arc::new(Barrier::default());
     let its = barrier.clone();
     let asked = || barrier.taken.load(SeqCst) + barrier.refused.load(SeqCst);
-    let policy = Policy { offload: Offload { threads: 1, queue: 1 }, ..kit::with_threads(model, 1) };
+    let policy = kit::with_threads(model, 1).offload(Offload::default().threads(1).queue(1));
     let server = kit::serve(model, policy, kit::sessions(move || Foreman(its.clone())));
     let connect = || kit::connect(server.local_addr());
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tidegate::{CloseReason, Model, Policy};
+use tidegate::{CloseReason, Model};
 
 use crate::kit::{self, Ending, Producer, Tape};
 
@@ -16,15 +16,13 @@ const TOTAL: usize = 4 << 20;
 fn case(model: Model) {
     let tape = Tape::new(9);
     let (service, witness) = Producer::service(&tape, TOTAL as u64);
-    let policy = Policy {
-        outstanding_sends: NonZeroU32::new(1),
+    let policy = kit::policy(model)
+        .outstanding_sends(NonZeroU32::new(1))
         // Long enough for readers that a crowded machine leaves without a processor for a while.
-        send_timeout: Some(Duration::from_secs(4)),
-        socket_send_buffer: Some(16 * 1024),
+        .send_timeout(Some(Duration::from_secs(4)))
+        .socket_send_buffer(Some(16 * 1024))
         // The bound is one of the whole server, however many threads the model would start by default.
-        threads: None,
-        ..kit::policy(model)
-    };
+        .threads(None);
     let Some(policy) = kit::kept_by(model, policy, "outstanding_sends") else { return };
     let server = kit::serve(model, policy, service);
     let mut stuck = kit::connect_narrow(server.local_addr());

@@ -4,7 +4,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use tidegate::policy::PostedAccepts;
-use tidegate::{Model, Policy, Running};
+use tidegate::{Model, Running};
 
 use crate::kit::{self, Echo};
 
@@ -14,14 +14,14 @@ const LOW: u32 = 4;
 const HIGH: u32 = 16;
 
 fn case(model: Model) {
-    let one_thread = Policy { threads: NonZeroUsize::new(1), ..kit::policy(model) };
-    let mut marked = Policy { max_connections: 1000, ..one_thread.clone() };
+    let one_thread = kit::policy(model).threads(NonZeroUsize::new(1));
+    let mut marked = one_thread.clone().max_connections(1000);
     let marks = NonZeroU32::new(LOW).zip(NonZeroU32::new(HIGH));
     marked.accept.posted = marks.map(|(low, high)| PostedAccepts { low, high });
     let completes = matches!(model, Model::Uring | Model::Iocp | Model::Overlapped | Model::Rio);
     if !completes {
         let threads = if model == Model::Blocking { None } else { one_thread.threads };
-        let server = kit::serve(model, Policy { threads, ..one_thread }, kit::sessions(Echo::default));
+        let server = kit::serve(model, one_thread.threads(threads), kit::sessions(Echo::default));
         kit::exchange(&mut kit::connect(server.local_addr()), b"hello");
         assert_eq!(server.stats().accepts_posted, 0, "it has none to post");
         kit::finish(server);
@@ -36,7 +36,7 @@ fn case(model: Model) {
     are_posted(&server, by_default);
     kit::finish(server);
 
-    let server = kit::serve(model, Policy { max_connections: 5, ..marked.clone() }, kit::sessions(Echo::default));
+    let server = kit::serve(model, marked.clone().max_connections(5), kit::sessions(Echo::default));
     are_posted(&server, 5);
     kit::finish(server);
 

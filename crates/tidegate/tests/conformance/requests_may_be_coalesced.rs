@@ -19,18 +19,18 @@ const MANY: u64 = 100;
 
 fn case(model: Model) {
     for coalesce in BUDGETS {
-        let policy = Policy { coalesce, ..kit::with_threads(model, 1) };
+        let policy = kit::with_threads(model, 1).coalesce(coalesce);
         let Some(policy) = kit::kept_by(model, policy, "coalesce") else { return };
         a_lone_request_is_answered(model, policy.clone());
     }
     // A longer budget needs fewer requests a second to be worth it, so a slow machine will do.
-    let policy = Policy { coalesce: BUDGETS[1], ..kit::with_threads(model, 1) };
+    let policy = kit::with_threads(model, 1).coalesce(BUDGETS[1]);
     dense_requests_are_answered(model, policy.clone());
     mail_and_a_stop_get_through(model, policy.clone());
     let Policy { coalesce, threads, events_per_wait, .. } = policy; // a look that may bring one event gathers nothing
     dense_requests_are_answered(
         model,
-        Policy { coalesce, threads, events_per_wait, ..kit::tight(model) },
+        kit::tight(model).coalesce(coalesce).threads(threads).events_per_wait(events_per_wait),
     );
 }
 

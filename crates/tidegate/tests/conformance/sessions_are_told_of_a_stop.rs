@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Activity, CloseReason, Consumed, Flow, Model, Outbox, Policy, Session};
+use tidegate::{Activity, CloseReason, Consumed, Flow, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 
@@ -62,7 +62,7 @@ impl Session for Diary {
 }
 
 fn case(model: Model) {
-    let policy = Policy { drain_timeout: kit::slow(Duration::from_secs(45)), ..kit::policy(model) };
+    let policy = kit::policy(model).drain_timeout(kit::slow(Duration::from_secs(45)));
     let lines = Arc::<Mutex<Vec<String>>>::default();
     let its = lines.clone();
     let server = kit::serve(model, policy, kit::sessions(move || Diary { name: 0, lines: its.clone() }));

@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use tidegate::policy::OutboxMarks;
-use tidegate::{Consumed, Flow, Mail, Model, Outbox, Policy, Session};
+use tidegate::{Consumed, Flow, Mail, Model, Outbox, Session};
 
 use crate::kit::{self, Ending, Tape};
 
@@ -53,14 +53,12 @@ impl Session for Talker {
 
 fn case(model: Model) {
     let (heard, says) = (Tape::new(3), Tape::new(4));
-    let policy = Policy {
-        posted_sends: SENDS,
-        posted_receives: RECEIVES,
-        socket_send_buffer: Some(16 * 1024),
-        outbox: OutboxMarks { low: 0, high: 2 * TOTAL as usize },
-        threads: if model == Model::Blocking { None } else { NonZeroUsize::new(1) },
-        ..kit::policy(model)
-    };
+    let policy = kit::policy(model)
+        .posted_sends(SENDS)
+        .posted_receives(RECEIVES)
+        .socket_send_buffer(Some(16 * 1024))
+        .outbox(OutboxMarks::default().low(0).high(2 * TOTAL as usize))
+        .threads(if model == Model::Blocking { None } else { NonZeroUsize::new(1) });
     let talker = (heard.clone(), says.clone());
     let make = move || Talker { heard: talker.0.clone(), to_hear: TOTAL, says: talker.1.clone(), at: 0 };
     let server = kit::serve(model, policy, kit::sessions(make));

@@ -5,8 +5,7 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::num::NonZeroU32;
 
-use tidegate::policy::Accept;
-use tidegate::{Model, Policy, PolicyError, Server, StartError};
+use tidegate::{Model, PolicyError, Server, StartError};
 
 use crate::kit::{self, Echo, Ending, Tape};
 
@@ -17,7 +16,7 @@ const TIMES: u64 = 12;
 
 fn case(model: Model) {
     let plain = kit::policy(model);
-    let policy = Policy { accept: Accept { reuse: NonZeroU32::new(4), ..plain.accept }, ..plain };
+    let policy = plain.clone().accept(plain.accept.reuse(NonZeroU32::new(4)));
     if model != Model::Iocp {
         let refused = Server::new(kit::sessions(Echo::default)).model(model).policy(policy);
         let refused = refused.bind(kit::somewhere()).err();

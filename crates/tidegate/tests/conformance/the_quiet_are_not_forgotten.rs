@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Policy, Recipient, Session};
+use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Recipient, Session};
 
 use crate::kit;
 
@@ -45,7 +45,7 @@ fn case(model: Model) {
     let room = Members::default();
     let its = room.clone();
     let threads = if model == Model::Blocking { None } else { NonZeroUsize::new(THREADS) };
-    let policy = Policy { threads, ..kit::policy(model) };
+    let policy = kit::policy(model).threads(threads);
     let server = kit::serve(model, policy, kit::sessions(move || Quiet(its.clone())));
     let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| kit::connect(server.local_addr())).collect();
     for stream in &mut streams {

@@ -5,7 +5,7 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tidegate::{CloseReason, Model, Policy, Running};
+use tidegate::{CloseReason, Model, Running};
 
 use crate::kit::{self, Echo};
 
@@ -23,7 +23,7 @@ fn case(model: Model) {
     kit::finish(server);
 
     let limit = Some(Duration::from_secs(1)); // SO_CONNECT_TIME counts whole seconds
-    let policy = Policy { first_byte_timeout: limit, ..kit::policy(model) };
+    let policy = kit::policy(model).first_byte_timeout(limit);
     let server = kit::serve(model, policy, kit::sessions(Echo::default));
     for mut stream in silent_connections(&server) {
         assert!(kit::hear_all(&mut stream).0.is_empty());

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
-use tidegate::{Model, Policy, Running};
+use tidegate::{Model, Running};
 
 use crate::kit::{self, Echo};
 
@@ -63,7 +63,7 @@ fn they_grow_with_the_connections(model: Model) {
 
 fn a_given_number_is_a_bound(model: Model) {
     let (service, _) = Echo::service();
-    let policy = Policy { threads: NonZeroUsize::new(2), ..kit::policy(model) };
+    let policy = kit::policy(model).threads(NonZeroUsize::new(2));
     let server = kit::serve(model, policy, service);
     let mut streams: Vec<_> = (0..2 * EACH).map(|_| served(&server)).collect();
     let mut one_more = kit::connect(server.local_addr());

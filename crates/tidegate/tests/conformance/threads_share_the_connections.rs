@@ -37,7 +37,7 @@ fn case(model: Model) {
     let needed = 2 * AT_ONCE as u64 + 400;
     assert!(system::raise_descriptor_limit().expect("descriptor limit") >= needed, "raise RLIMIT_NOFILE");
     for threads in [2, 4, 16] {
-        let policy = Policy { max_connections: 50_000, ..kit::with_threads(model, threads) };
+        let policy = kit::with_threads(model, threads).max_connections(50_000);
         shares("bursts", &policy, model, kit::sessions(Echo::default), bursts);
         shares("slow arrivals", &policy, model, kit::sessions(Echo::default), slow_arrivals);
         shares("a connection for each request", &policy, model, kit::sessions(|| Once), requests);

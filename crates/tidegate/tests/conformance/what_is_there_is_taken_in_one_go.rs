@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, mpsc};
 
 use tidegate::policy::ReceiveStyle;
-use tidegate::{Consumed, Model, Outbox, Policy, Session};
+use tidegate::{Consumed, Model, Outbox, Session};
 
 use crate::kit;
 
@@ -62,7 +62,7 @@ fn kernel() -> [u32; 2] {
 fn wake_ups(model: Model, drain_budget: usize) -> u64 {
     let (go_on, others) = mpsc::channel();
     let others = Arc::new(Mutex::new(others));
-    let mut policy = Policy { drain_budget, buffer_bytes: BUFFER, ..kit::policy(model) };
+    let mut policy = kit::policy(model).drain_budget(drain_budget).buffer_bytes(BUFFER);
     if model != Model::Blocking {
         (policy.threads, policy.receive) = (NonZeroUsize::new(1), ReceiveStyle::ZeroByte);
     }

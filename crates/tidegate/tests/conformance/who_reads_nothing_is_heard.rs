@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use tidegate::policy::OutboxMarks;
-use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Session};
 
 use crate::kit::{self, Ending, Tape, Witness};
 
@@ -46,10 +46,7 @@ fn case(model: Model) {
     let witness = Arc::new(Witness::default());
     let (seen, its) = (witness.clone(), tape.clone());
     let service = kit::sessions(move || Speaker { tape: its.clone(), witness: seen.clone() });
-    let policy = Policy {
-        outbox: OutboxMarks { low: SAID, high: 2 * SAID },
-        ..kit::policy(model)
-    };
+    let policy = kit::policy(model).outbox(OutboxMarks::default().low(SAID).high(2 * SAID));
     let server = kit::serve(model, policy, service);
     let mut stream = kit::connect_narrow(server.local_addr());
     let asked = tape.first(ASKED);

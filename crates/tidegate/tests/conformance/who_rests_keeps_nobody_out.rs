@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 
-use tidegate::{Model, Policy};
+use tidegate::Model;
 
 use crate::kit::{self, Echo};
 
@@ -16,7 +16,7 @@ const EXCHANGES: usize = 9;
 const WAKE_UPS: u64 = 20;
 
 fn case(model: Model) {
-    let policy = Policy { max_receiving: NonZeroUsize::new(1), ..kit::with_threads(model, 1) };
+    let policy = kit::with_threads(model, 1).max_receiving(NonZeroUsize::new(1));
     let Some(mut policy) = kit::kept_by(model, policy, "max_receiving") else { return };
     policy.accept.defer = None; // silent connections are to come in first
     let (service, _) = Echo::service();

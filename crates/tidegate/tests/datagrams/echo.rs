@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{DatagramClient, DatagramPath, DatagramPolicy, Model};
+use tidegate::{DatagramClient, DatagramPath, Model};
 
 use crate::kit::*;
 
@@ -54,7 +54,7 @@ fn the_other_family_of_addresses_is_served_too() {
 fn joined_datagrams_keep_their_boundaries() {
     everywhere("boundaries", |model, policy| {
         let server = start(model, policy.clone(), LOCALHOST, |_| Echo);
-        let joining = DatagramPolicy { path: Some(DatagramPath::Segments), ..policy };
+        let joining = policy.path(Some(DatagramPath::Segments));
         let client = DatagramClient::connect(server.local_addr(), &joining);
         if !DatagramPath::Segments.availability().is_available() {
             let why = client.err().expect("a client that joins").to_string();
@@ -110,7 +110,7 @@ impl tidegate::DatagramService for ManyLetters {
 #[test]
 fn several_threads_serve_many_peers_and_each_peer_in_order() {
     everywhere("threads", |model, policy| {
-        let policy = DatagramPolicy { threads: NonZeroUsize::new(4), ..policy };
+        let policy = policy.threads(NonZeroUsize::new(4));
         if !has_threads(model) {
             return refuses_threads(model, policy);
         }
@@ -148,7 +148,7 @@ fn several_threads_serve_many_peers_and_each_peer_in_order() {
 #[test]
 fn each_thread_has_a_service_of_its_own() {
     everywhere("services", |model, policy| {
-        let policy = DatagramPolicy { threads: NonZeroUsize::new(3), ..policy };
+        let policy = policy.threads(NonZeroUsize::new(3));
         if !has_threads(model) {
             return refuses_threads(model, policy);
         }

@@ -34,8 +34,7 @@ pub fn everywhere(case: &str, run: impl Fn(Model, DatagramPolicy)) {
                 continue; // `what_cannot_be_is_refused` looks at those
             }
             let _deadline = deadline::Deadline::new(format!("{case} on {model}, {path}"));
-            let policy =
-                DatagramPolicy { path: Some(path), threads: NonZeroUsize::new(1), ..Default::default() };
+            let policy = DatagramPolicy::default().path(Some(path)).threads(NonZeroUsize::new(1));
             run(model, policy);
             ran += 1;
         }

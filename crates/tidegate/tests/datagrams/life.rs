@@ -3,14 +3,14 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
 
-use tidegate::{DatagramPolicy, DatagramServer, DatagramService, Replies};
+use tidegate::{DatagramServer, DatagramService, Replies};
 
 use crate::kit::*;
 
 #[test]
 fn a_stop_wakes_every_thread_that_has_nothing_to_do() {
     everywhere("silent stop", |model, policy| {
-        let policy = DatagramPolicy { threads: NonZeroUsize::new(3), ..policy };
+        let policy = policy.threads(NonZeroUsize::new(3));
         if !has_threads(model) {
             return refuses_threads(model, policy);
         }

@@ -12,7 +12,7 @@ use crate::kit::*;
 #[test]
 fn a_datagram_over_the_limit_is_dropped_and_counted_and_never_shown_in_part() {
     everywhere("too long", |model, policy| {
-        let policy = DatagramPolicy { largest_datagram: 100, ..policy };
+        let policy = policy.largest_datagram(100);
         let server = start(model, policy, LOCALHOST, |_| Echo);
         let peer = peer(&server);
         for length in [101, 5_000, 65_507] {
@@ -36,7 +36,7 @@ fn the_queue_of_replies_is_bounded() {
         }
     }
     everywhere("bounded", |model, policy| {
-        let policy = DatagramPolicy { replies: 10, ..policy };
+        let policy = policy.replies(10);
         let server = start(model, policy, LOCALHOST, |_| Chatter);
         let peer = peer(&server);
         for question in 0..3u8 {
@@ -72,9 +72,9 @@ fn a_reply_that_no_datagram_can_carry_is_dropped_and_counted() {
 #[test]
 fn a_flood_is_survived_and_accounted_for() {
     everywhere("flood", |model, policy| {
-        let policy = DatagramPolicy { replies: 64, batch: 16, ..policy };
+        let policy = policy.replies(64).batch(16);
         let server = start(model, policy.clone(), LOCALHOST, |_| Echo);
-        let floods = DatagramPolicy { path: policy.path, ..Default::default() };
+        let floods = DatagramPolicy::default().path(policy.path);
         let mut flood = DatagramClient::connect(server.local_addr(), &floods).unwrap();
         let block = vec![5; 200 * 64];
         let mut sent = 0;
@@ -103,12 +103,12 @@ fn what_cannot_be_is_refused_with_a_way_out() {
         let server = DatagramServer::new(|_| Echo).model(model).policy(policy);
         server.bind((LOCALHOST, 0)).err().map(|e| e.to_string()).unwrap_or_default()
     };
-    let batched = DatagramPolicy { path: Some(DatagramPath::Batched), ..Default::default() };
+    let batched = DatagramPolicy::default().path(Some(DatagramPath::Batched));
     if Model::Uring.availability().is_available() {
         assert!(refusal(Model::Uring, batched).contains("choose plain or gso"));
     }
     assert!(refusal(Model::Iocp, DatagramPolicy::default()).contains("iocp is unavailable"));
-    let contradicting = DatagramPolicy { reply_bytes: 1, ..Default::default() };
+    let contradicting = DatagramPolicy::default().reply_bytes(1);
     assert!(refusal(Model::Poll, contradicting).contains("raise reply_bytes"));
 }
 
@@ -130,7 +130,7 @@ fn datagrams_go_to_ip_addresses() {
 #[test]
 fn a_port_that_is_taken_is_not_shared_by_mistake() {
     let threads = if has_threads(Model::Poll) { 2 } else { 1 };
-    let policy = DatagramPolicy { threads: NonZeroUsize::new(threads), ..Default::default() };
+    let policy = DatagramPolicy::default().threads(NonZeroUsize::new(threads));
     let first = start(Model::Poll, policy.clone(), LOCALHOST, |_| Echo);
     let second = DatagramServer::new(|_| Echo).model(Model::Poll).policy(policy).bind(first.local_addr());
     assert!(matches!(second.err(), Some(StartError::Listen { .. })));

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
-use tidegate::policy::{FastPath, Wait};
-use tidegate::{CloseReason, Consumed, Endpoint, Model, Outbox, Policy, Session};
+use tidegate::policy::Wait;
+use tidegate::{CloseReason, Consumed, Endpoint, Model, Outbox, Session};
 
 use super::player::{Game, MODELS, policy, waits};
 use crate::conformance::kit::{self, Deadline, Echo, Witness};
@@ -84,8 +84,8 @@ fn role() {
         "player" => {
             let game = Game::new(50_000);
             let policy = policy(Model::Epoll, Wait::Block);
-            let fast = policy.fast_path.map(|fast| FastPath { also_user: Some(0), ..fast });
-            let client = game.play(&to(), Model::Epoll, Policy { fast_path: fast, ..policy }, 1);
+            let fast = policy.fast_path.map(|fast| fast.also_user(Some(0)));
+            let client = game.play(&to(), Model::Epoll, policy.fast_path(fast), 1);
             kit::until("it is over", || !game.witness.closings().is_empty());
             assert_eq!((game.witness.closings(), game.right()), (vec![CloseReason::Finished], game.bytes));
             drop(client);

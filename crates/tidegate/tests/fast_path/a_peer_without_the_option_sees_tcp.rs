@@ -36,12 +36,12 @@ fn play(model: Model, server: Policy, client: Policy) -> (Stats, Stats) {
 }
 
 fn plain(model: Model) -> Policy {
-    Policy { fast_path: None, ..policy(model, Wait::Block) }
+    policy(model, Wait::Block).fast_path(None)
 }
 
 fn with(model: Model, change: impl Fn(FastPath) -> FastPath) -> Policy {
     let policy = policy(model, Wait::Block);
-    Policy { fast_path: policy.fast_path.map(change), ..policy }
+    policy.clone().fast_path(policy.fast_path.map(change))
 }
 
 fn one_end_without_the_option() {
@@ -58,7 +58,7 @@ fn one_end_without_the_option() {
 fn rings_that_are_larger_than_the_listener_takes() {
     let _deadline = Deadline::new("rings that are too large".into());
     for model in MODELS {
-        let large = with(model, |fast| FastPath { ring_bytes: 1 << 20, ..fast });
+        let large = with(model, |fast| fast.ring_bytes(1 << 20));
         let (there, here) = play(model, policy(model, Wait::Block), large);
         assert_eq!((there.fast_paths, here.fast_paths), (0, 0), "{model}");
     }
@@ -74,7 +74,7 @@ fn a_meeting_that_is_not_the_listeners() {
                 Server::new(kit::sessions(Echo::default)).model(model).policy(policy(model, Wait::Block));
             let server = server.listen_on(OwnedFd::from(socket)).expect("listen").start().expect("start");
             let game = Game::new(50_000);
-            let hasty = with(model, |fast| FastPath { handshake_timeout: Duration::from_millis(50), ..fast });
+            let hasty = with(model, |fast| fast.handshake_timeout(Duration::from_millis(50)));
             let client = game.play(server.local_addr(), model, hasty, 1);
             let mut callers = Vec::new();
             kit::until("it is over", || {
@@ -118,7 +118,7 @@ fn a_successor() {
 fn another_user() {
     let _deadline = Deadline::new("another user".into());
     for (also_user, fast_paths) in [(None, 0), (Some(65_534), 1)] {
-        let server = with(Model::Epoll, |fast| FastPath { also_user, ..fast });
+        let server = with(Model::Epoll, |fast| fast.also_user(also_user));
         let server = kit::serve(Model::Epoll, server, kit::sessions(Echo::default));
         super::a_killed_peer_is_a_reset::play_as(65_534, server.local_addr());
         assert_eq!(kit::finish(server).fast_paths, fast_paths, "{also_user:?}");

@@ -17,7 +17,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use tidegate::fastpath::layout::Rings;
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::policy::{FastPath, Wait};
-use tidegate::{Client, CloseReason, Endpoint, Model, Peer, Policy, Refusal, Running, Server, Service};
+use tidegate::{Client, CloseReason, Endpoint, Model, Peer, Refusal, Running, Server, Service};
 use tidegate_os::{abstract_socket, handover};
 
 use super::player::{Game, MODELS, Player, impostor, is_alone, policy};
@@ -56,7 +56,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn serve(model: Model, change: impl Fn(FastPath) -> FastPath) -> (Running, SocketAddr) {
     let policy = policy(model, Wait::Block);
-    let policy = Policy { fast_path: policy.fast_path.map(change), ..policy };
+    let policy = policy.clone().fast_path(policy.fast_path.map(change));
     let server = kit::serve(model, policy, kit::sessions(Echo::default));
     let addr = server.local_addr().addr().expect("an address");
     (server, addr)
@@ -187,8 +187,7 @@ fn a_connection_of_another_namespace_is_another() {
 fn an_offer_ends_with_its_process() {
     for model in MODELS {
         let _deadline = Deadline::new(format!("offers of the dead, {model}"));
-        let (server, to) =
-            serve(model, |fast| FastPath { handshake_timeout: Duration::from_secs(3600), ..fast });
+        let (server, to) = serve(model, |fast| fast.handshake_timeout(Duration::from_secs(3600)));
         let kept: Vec<_> = (0..100)
             .map(|_| {
                 let (here, there) = UnixStream::pair().expect("a pair");
@@ -210,8 +209,7 @@ fn an_offer_ends_with_its_process() {
 fn nobody_waits_for_ever_and_not_everybody_may_wait() {
     for model in MODELS {
         let _deadline = Deadline::new(format!("too many who wait, {model}"));
-        let (server, to) =
-            serve(model, |fast| FastPath { handshake_timeout: Duration::from_secs(3600), ..fast });
+        let (server, to) = serve(model, |fast| fast.handshake_timeout(Duration::from_secs(3600)));
         let call = || loop {
             match abstract_socket::connect(&name(to)) {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => thread::yield_now(), // as many as are let in at once
@@ -234,8 +232,7 @@ fn nobody_waits_for_ever_and_not_everybody_may_wait() {
         is_served(bound().0, to);
         kit::finish(server);
 
-        let (server, to) =
-            serve(model, |fast| FastPath { handshake_timeout: Duration::from_millis(1), ..fast });
+        let (server, to) = serve(model, |fast| fast.handshake_timeout(Duration::from_millis(1)));
         let waits =
             [abstract_socket::connect(&name(to)).expect("call"), leave(bound().1, to, &[memory.as_fd()])];
         kit::until("both are hung up on", || waits.iter().all(hung_up));
@@ -251,8 +248,7 @@ fn what_cannot_be_closed_holds_up_nobody() {
     }
     for model in MODELS {
         let _deadline = Deadline::new(format!("sockets that linger, {model}"));
-        let (server, to) =
-            serve(model, |fast| FastPath { handshake_timeout: Duration::from_secs(3600), ..fast });
+        let (server, to) = serve(model, |fast| fast.handshake_timeout(Duration::from_secs(3600)));
         let (_, memory) = Rings::create(RING).expect("memory");
         for (before, second) in [(0, false), (1, false), (9, false), (2, true)] {
             let ((socket, _far), (mine, from)) = (lingering(), bound());
@@ -299,16 +295,15 @@ fn a_false_listener_holds_up_no_dialler() {
     }
     for model in MODELS {
         let _deadline = Deadline::new(format!("a false listener that sends sockets that linger, {model}"));
-        let plain = Policy { fast_path: None, ..policy(model, Wait::Block) };
+        let plain = policy(model, Wait::Block).fast_path(None);
         let (socket, listener) = impostor();
         let server = Server::new(kit::sessions(Echo::default)).model(model).policy(plain);
         let server = server.listen_on(OwnedFd::from(socket)).expect("listen").start().expect("start");
         let (game, pause) = (Game::new(50_000), Arc::new(Barrier::new(2)));
         let service = Paused { game: game.clone(), pause: Mutex::new(Some(pause.clone())) };
         let patient = policy(model, Wait::Block);
-        let fast =
-            patient.fast_path.map(|fast| FastPath { handshake_timeout: Duration::from_secs(3600), ..fast });
-        let client = Client::new(service).model(model).policy(Policy { fast_path: fast, ..patient });
+        let fast = patient.fast_path.map(|fast| fast.handshake_timeout(Duration::from_secs(3600)));
+        let client = Client::new(service).model(model).policy(patient.fast_path(fast));
         let client = client.start().expect("start");
         client.dial(server.local_addr().clone()).expect("dial");
         let control = accept_one(&listener);
@@ -350,15 +345,15 @@ impl Service for Paused {
 fn a_name_is_worth_nothing_without_the_listener() {
     for model in MODELS {
         let _deadline = Deadline::new(format!("the listener is of another user, {model}"));
-        let plain = Policy { fast_path: None, ..policy(model, Wait::Block) };
+        let plain = policy(model, Wait::Block).fast_path(None);
         let server = kit::serve(model, plain, kit::sessions(Echo::default));
         let to = server.local_addr().addr().expect("an address");
         let mut other = Other::start(&format!("listens {to}"), NOBODY);
         assert!(other.line("open").is_some());
         let game = Game::new(50_000);
         let trusting = policy(model, Wait::Block);
-        let fast = trusting.fast_path.map(|fast| FastPath { also_user: Some(NOBODY), ..fast });
-        let client = game.play(server.local_addr(), model, Policy { fast_path: fast, ..trusting }, 1);
+        let fast = trusting.fast_path.map(|fast| fast.also_user(Some(NOBODY)));
+        let client = game.play(server.local_addr(), model, trusting.fast_path(fast), 1);
         assert_eq!(other.line("heard").as_deref(), Some(" 0 bytes, 0 descriptors"));
         kit::until("it is over", || !game.witness.closings().is_empty());
         assert_eq!((game.witness.closings(), game.right()), (vec![CloseReason::Finished], game.bytes));

@@ -23,8 +23,8 @@ pub const MODELS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model:
 /// One I/O thread, unless threads belong to connections, and the fast path with small rings.
 pub fn policy(model: Model, wait: Wait) -> Policy {
     let threads = if model == Model::Pool { None } else { NonZeroUsize::new(1) };
-    let fast = FastPath { ring_bytes: 16 * 1024, handshake_timeout: kit::patience(), ..FastPath::default() };
-    Policy { threads, wait, fast_path: Some(fast), ..Policy::default() }
+    let fast = FastPath::default().ring_bytes(16 * 1024).handshake_timeout(kit::patience());
+    Policy::default().threads(threads).wait(wait).fast_path(Some(fast))
 }
 
 /// Whether the model can wait like that.

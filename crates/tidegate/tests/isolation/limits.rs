@@ -18,19 +18,17 @@ pub fn limits(model: Model, random: &mut Random, callers: usize, lossy: bool) ->
     // Who waits for a place may be in one hand with those that hold one: there is a place for each.
     let room = callers + random.below(4) as usize + if lossy { callers } else { 0 };
     let refuses = random.one_in(6);
-    let mut policy = Policy {
-        max_connections: if refuses { (callers / 2).max(4) } else { room.max(4) },
-        when_full: if refuses { WhenFull::Refuse } else { WhenFull::Wait },
-        first_byte_timeout: None,
-        send_timeout: None,
-        idle_timeout: lossy.then_some(IDLE),
-        linger_timeout: Duration::from_secs(30),
-        thread_stack_bytes: 256 * 1024,
-        ..default
-    };
+    let mut policy = default
+        .max_connections(if refuses { (callers / 2).max(4) } else { room.max(4) })
+        .when_full(if refuses { WhenFull::Refuse } else { WhenFull::Wait })
+        .first_byte_timeout(None)
+        .send_timeout(None)
+        .idle_timeout(lossy.then_some(IDLE))
+        .linger_timeout(Duration::from_secs(30))
+        .thread_stack_bytes(256 * 1024);
     if random.one_in(2) {
         policy.buffer_bytes = 4096;
-        policy.outbox = OutboxMarks { low: 1, high: 4096 };
+        policy.outbox = OutboxMarks::default().low(1).high(4096);
         policy.buffers = 2;
     }
     if random.one_in(3) {

@@ -79,7 +79,7 @@ fn policy(model: Model) -> Policy {
     let owns_threads = matches!(model, Model::Blocking | Model::Pool);
     let threads = if owns_threads { None } else { NonZeroUsize::new(1) };
     let ring_bytes = 64 * 1024; // more than is under way
-    Policy { threads, fast_path: Some(FastPath { ring_bytes, ..FastPath::default() }), ..Policy::default() }
+    Policy::default().threads(threads).fast_path(Some(FastPath::default().ring_bytes(ring_bytes)))
 }
 
 /// Talks to the server over `TIMES` connections; returns the counters of both ends.

@@ -61,15 +61,15 @@ impl World {
         };
         let (first, idle, send) = (time(true)?, time(true)?, time(true)?);
         let linger = time(false)?.unwrap_or_default();
-        let policy = Policy {
-            outbox: OutboxMarks { low, high: low + 1 + usize::from(script.arbitrary::<u8>()? % 64) },
-            input_bytes: 1 + usize::from(script.arbitrary::<u8>()? % 64),
-            first_byte_timeout: first,
-            idle_timeout: idle,
-            send_timeout: send,
-            linger_timeout: linger,
-            ..Policy::default()
-        };
+        let policy = Policy::default()
+            .outbox(
+                OutboxMarks::default().low(low).high(low + 1 + usize::from(script.arbitrary::<u8>()? % 64)),
+            )
+            .input_bytes(1 + usize::from(script.arbitrary::<u8>()? % 64))
+            .first_byte_timeout(first)
+            .idle_timeout(idle)
+            .send_timeout(send)
+            .linger_timeout(linger);
         let now = Instant::now();
         Ok(Self {
             table: Table::default(),

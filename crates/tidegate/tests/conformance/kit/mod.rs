@@ -135,36 +135,34 @@ pub fn with_threads(model: Model, threads: usize) -> Policy {
     let of_connections =
         matches!(model, Model::Blocking | Model::Pool | Model::EventSelect | Model::Overlapped);
     let threads = if of_connections { None } else { NonZeroUsize::new(threads) };
-    let fast_path = is_fast().then(|| FastPath { handshake_timeout: patience(), ..FastPath::default() });
+    let fast_path = is_fast().then(|| FastPath::default().handshake_timeout(patience()));
     let default = Policy::default();
-    Policy {
-        threads,
-        fast_path,
+    default
+        .clone()
+        .threads(threads)
+        .fast_path(fast_path)
         // A crowded machine is no silent peer.
-        first_byte_timeout: Some(patience()),
-        send_timeout: Some(patience()),
-        drain_timeout: slow(default.drain_timeout),
-        ..default
-    }
+        .first_byte_timeout(Some(patience()))
+        .send_timeout(Some(patience()))
+        .drain_timeout(slow(default.drain_timeout))
 }
 
 /// The least of everything, so that every bound is met all the time.
 pub fn tight(model: Model) -> Policy {
     let mut policy = policy(model);
     policy.accept.batch = 1;
-    Policy {
-        fast_path: policy.fast_path.map(|fast| FastPath { ring_bytes: 4096, ..fast }),
-        buffer_bytes: 4096,
-        buffers: 2,
-        outbox: OutboxMarks { low: 1, high: 4096 },
-        drain_budget: 1,
-        events_per_wait: 1,
-        socket_send_buffer: Some(8 * 1024),
-        socket_receive_buffer: Some(8 * 1024),
-        posted_sends: 3,
-        posted_receives: 2,
-        ..policy
-    }
+    policy
+        .clone()
+        .fast_path(policy.fast_path.map(|fast| fast.ring_bytes(4096)))
+        .buffer_bytes(4096)
+        .buffers(2)
+        .outbox(OutboxMarks::default().low(1).high(4096))
+        .drain_budget(1)
+        .events_per_wait(1)
+        .socket_send_buffer(Some(8 * 1024))
+        .socket_receive_buffer(Some(8 * 1024))
+        .posted_sends(3)
+        .posted_receives(2)
 }
 
 /// The policy, if the model can keep it; else makes sure that it is refused, by the name of the limit.
