@@ -14,8 +14,8 @@ use kit::{
     Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
     until,
 };
+use tidegate::Client;
 use tidegate::policy::{FastPath, OutboxMarks};
-use tidegate::{Client, Policy};
 use tidegate_async::{Connection, Elapsed, service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use tidegate::{
-    Client, CloseReason, Consumed, Dial, Flow, Group, Mail, Mailbox, Model, Outbox, Peer, Policy, Recipient,
-    Refusal, Service, Session,
+    Client, CloseReason, Consumed, Dial, Flow, Group, Mail, Mailbox, Model, Outbox, Peer, Recipient, Refusal,
+    Service, Session,
 };
 
 use crate::kit::{self, ClosedPort, EchoPeer};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use tidegate::{Consumed, Flow, Mail, MailboxError, Model, Outbox, Peer, Policy, Refusal, Service, Session};
+use tidegate::{Consumed, Flow, Mail, MailboxError, Model, Outbox, Peer, Refusal, Service, Session};
 
 use crate::kit;
 

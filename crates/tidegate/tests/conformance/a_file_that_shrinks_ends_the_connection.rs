@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use tidegate::{CloseReason, Consumed, FileRange, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, FileRange, Model, Outbox, Session};
 
 use crate::kit::{self, Tape};
 

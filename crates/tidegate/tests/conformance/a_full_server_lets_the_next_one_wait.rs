@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::sync::atomic::Ordering::SeqCst;
 
+use tidegate::Model;
 use tidegate::policy::WhenFull;
-use tidegate::{Model, Policy};
 
 use crate::kit::{self, Echo};
 

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::Ordering::SeqCst;
 
 use tidegate::policy::WhenFull;
-use tidegate::{Model, Policy, Running};
+use tidegate::{Model, Running};
 
 use crate::kit::{self, Echo, Ending};
 

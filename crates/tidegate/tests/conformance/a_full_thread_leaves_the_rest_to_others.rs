@@ -1,8 +1,8 @@
 //! With [`WhenFull::Refuse`] and several I/O threads nobody is refused before [`Policy::max_connections`] are open,
 //! whichever thread a connection happens to come to.
 
+use tidegate::Model;
 use tidegate::policy::WhenFull;
-use tidegate::{Model, Policy};
 
 use crate::kit::{self, Echo, Ending};
 

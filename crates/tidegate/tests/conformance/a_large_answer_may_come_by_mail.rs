@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Policy, Recipient, Session};
+use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Recipient, Session};
 
 use crate::kit::{self, Tape};
 

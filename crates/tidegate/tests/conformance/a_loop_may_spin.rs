@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use tidegate::Model;
 use tidegate::policy::Wait;
-use tidegate::{Model, Policy};
 
 use crate::kit::{self, Echo};
 

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::net::Shutdown;
 
-use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{CloseReason, Consumed, FileRange, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, FileRange, Model, Outbox, Session};
 
 use crate::kit::{self, Ending, Tape};
 

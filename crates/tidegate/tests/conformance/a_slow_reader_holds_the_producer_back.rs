@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::atomic::Ordering::SeqCst;
 
-use tidegate::{CloseReason, Model, Policy};
+use tidegate::{CloseReason, Model};
 
 use crate::kit::{self, Producer, Tape};
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tidegate::Consumed;
-use tidegate::{CloseReason, Flow, Mail, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Flow, Mail, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 

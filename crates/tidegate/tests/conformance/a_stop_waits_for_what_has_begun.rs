@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tidegate::{Activity, CloseReason, Consumed, Model, Outbox, Policy, Session};
+use tidegate::{Activity, CloseReason, Consumed, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 

@@ -3,8 +3,8 @@
 
 use std::num::NonZeroU32;
 
+use tidegate::Model;
 use tidegate::policy::PostedAccepts;
-use tidegate::{Model, Policy};
 
 use crate::kit::{self, Echo};
 

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use tidegate::{CloseReason, Model, Policy, Running};
+use tidegate::{CloseReason, Model, Running};
 
 use crate::kit::{self, Echo, Ending};
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::num::NonZeroUsize;
 
-use tidegate::{Model, Policy};
+use tidegate::Model;
 
 use crate::kit::{self, Echo};
 

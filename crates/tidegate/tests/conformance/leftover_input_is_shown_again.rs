@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use tidegate::{CloseReason, Consumed, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Model, Outbox, Session};
 
 use crate::kit;
 

@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use tidegate::policy::WhenFull;
-use tidegate::{CloseReason, Model, Policy, PolicyError};
+use tidegate::{CloseReason, Model, PolicyError};
 
 use crate::kit::{self, Echo, Ending};
 

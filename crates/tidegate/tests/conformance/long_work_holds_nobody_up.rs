@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 
 use tidegate::policy::Offload;
-use tidegate::{CloseReason, Consumed, Flow, Mail, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 

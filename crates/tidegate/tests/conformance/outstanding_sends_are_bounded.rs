@@ -5,7 +5,7 @@ use std::io::Write;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tidegate::{CloseReason, Model, Policy};
+use tidegate::{CloseReason, Model};
 
 use crate::kit::{self, Ending, Producer, Tape};
 

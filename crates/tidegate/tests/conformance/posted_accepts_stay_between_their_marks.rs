@@ -4,7 +4,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 
 use tidegate::policy::PostedAccepts;
-use tidegate::{Model, Policy, Running};
+use tidegate::{Model, Running};
 
 use crate::kit::{self, Echo};
 

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Activity, CloseReason, Consumed, Flow, Model, Outbox, Policy, Session};
+use tidegate::{Activity, CloseReason, Consumed, Flow, Model, Outbox, Session};
 
 use crate::kit::{self, Ending};
 

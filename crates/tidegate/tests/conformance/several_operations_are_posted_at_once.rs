@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use tidegate::policy::OutboxMarks;
-use tidegate::{Consumed, Flow, Mail, Model, Outbox, Policy, Session};
+use tidegate::{Consumed, Flow, Mail, Model, Outbox, Session};
 
 use crate::kit::{self, Ending, Tape};
 

@@ -5,8 +5,7 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::num::NonZeroU32;
 
-use tidegate::policy::Accept;
-use tidegate::{Model, Policy, PolicyError, Server, StartError};
+use tidegate::{Model, PolicyError, Server, StartError};
 
 use crate::kit::{self, Echo, Ending, Tape};
 

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Policy, Recipient, Session};
+use tidegate::{Consumed, Flow, Mail, Mailbox, Model, Outbox, Recipient, Session};
 
 use crate::kit;
 

@@ -5,7 +5,7 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tidegate::{CloseReason, Model, Policy, Running};
+use tidegate::{CloseReason, Model, Running};
 
 use crate::kit::{self, Echo};
 

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
-use tidegate::{Model, Policy, Running};
+use tidegate::{Model, Running};
 
 use crate::kit::{self, Echo};
 

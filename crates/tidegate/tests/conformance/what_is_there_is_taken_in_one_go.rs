@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, mpsc};
 
 use tidegate::policy::ReceiveStyle;
-use tidegate::{Consumed, Model, Outbox, Policy, Session};
+use tidegate::{Consumed, Model, Outbox, Session};
 
 use crate::kit;
 

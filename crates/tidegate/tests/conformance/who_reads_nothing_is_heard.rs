@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use tidegate::policy::OutboxMarks;
-use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Policy, Session};
+use tidegate::{CloseReason, Consumed, Flow, Model, Outbox, Session};
 
 use crate::kit::{self, Ending, Tape, Witness};
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
-use tidegate::policy::{FastPath, Wait};
-use tidegate::{CloseReason, Consumed, Endpoint, Model, Outbox, Policy, Session};
+use tidegate::policy::Wait;
+use tidegate::{CloseReason, Consumed, Endpoint, Model, Outbox, Session};
 
 use super::player::{Game, MODELS, policy, waits};
 use crate::conformance::kit::{self, Deadline, Echo, Witness};

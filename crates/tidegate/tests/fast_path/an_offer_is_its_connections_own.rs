@@ -17,7 +17,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use tidegate::fastpath::layout::Rings;
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::policy::{FastPath, Wait};
-use tidegate::{Client, CloseReason, Endpoint, Model, Peer, Policy, Refusal, Running, Server, Service};
+use tidegate::{Client, CloseReason, Endpoint, Model, Peer, Refusal, Running, Server, Service};
 use tidegate_os::{abstract_socket, handover};
 
 use super::player::{Game, MODELS, Player, impostor, is_alone, policy};
