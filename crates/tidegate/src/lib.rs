@@ -57,6 +57,7 @@ pub mod server;
 pub mod service;
 pub mod stats;
 pub mod testing;
+mod types;
 
 pub use client::{Client, DatagramClient, Dialler, RunningClient};
 pub use engine::{Availability, Choice, Model, ParseModelError};

@@ -19,7 +19,8 @@ use tidegate_os::socket::{Blocking, ListenOptions, Listener};
 use crate::engine::{self, Availability, Command, CommandQueue, EngineConfig, EngineHandle, Growth, Model};
 use crate::policy::accept::deferral;
 use crate::policy::{DatagramPath, Policy, PolicyError};
-use crate::service::{ErasedService, Service};
+use crate::proto::erased::ErasedService;
+use crate::service::Service;
 use crate::stats::{Counters, Stats, each, sum};
 
 pub(crate) use datagram::ip_address as datagram_address;

@@ -5,7 +5,7 @@ mod datagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::service::CloseReason;
+use crate::types::CloseReason;
 pub use datagram::{DatagramCounters, DatagramStats};
 
 macro_rules! counters {

@@ -7,7 +7,7 @@ use super::Policy;
 use super::limit::{Change, Effect, Limit, TIME};
 use super::setting::{PolicyField, Unit};
 use super::table::EVERY;
-use crate::service::CloseReason;
+use crate::types::CloseReason;
 
 /// The minimum rate of a peer in the middle of a message.
 ///

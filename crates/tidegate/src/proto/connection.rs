@@ -21,8 +21,9 @@ use super::timers::Resolution;
 use crate::policy::Policy;
 use crate::policy::sends::FILE_QUANTUM;
 use crate::policy::timeouts::{self, Pace};
-use crate::service::{Activity, CloseReason, Flow, Mail, Origin, Session};
+use crate::proto::session::{Mail, Session};
 use crate::stats::Counters;
+use crate::types::{Activity, CloseReason, Flow, Origin};
 pub use event::{Action, Context, Direction, Event, NextStep, Receive};
 use shortage::Shortage;
 

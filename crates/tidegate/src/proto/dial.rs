@@ -6,8 +6,10 @@ use std::time::Instant;
 
 use super::mail::Address;
 use super::panics::{Contained, contain};
-use crate::service::{Dial, ErasedService, Mail, Session};
+use crate::proto::erased::ErasedService;
+use crate::proto::session::{Mail, Session};
 use crate::stats::Counters;
+use crate::types::Dial;
 
 /// A request for an outgoing connection, from a [`Dialler`](crate::Dialler) or from a session
 /// ([`Outbox::dial`](crate::Outbox::dial)).

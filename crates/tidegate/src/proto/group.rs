@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
     use crate::proto::mail::Address;
-    use crate::service::Mail;
+    use crate::proto::session::Mail;
 
     /// An office that remembers what came, and has room for so much.
     struct TestSink {

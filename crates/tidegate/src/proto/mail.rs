@@ -10,7 +10,7 @@ use std::task::Wake;
 use super::dial::DialRequest;
 use super::table::Token;
 use crate::proto::outbox::Outbox;
-use crate::service::Mail;
+use crate::proto::session::Mail;
 
 /// Takes mail for the connections of one thread. Implemented by the engines.
 pub trait MailSink: Send + Sync {

@@ -3,6 +3,7 @@
 //! | part | contents |
 //! |---|---|
 //! | [`connection`] | one connection: events in, actions out; the only place that calls a session |
+//! | [`session`] | the traits a connection calls; `erased`: a service without its session's type |
 //! | [`outbox`] | the interface a session answers through |
 //! | [`queue`] | unsent bytes |
 //! | [`in_order`] | operations that complete in any order |
@@ -19,6 +20,7 @@
 pub mod connection;
 pub mod datagram;
 pub mod dial;
+pub(crate) mod erased;
 pub mod group;
 pub mod in_order;
 pub mod mail;
@@ -26,6 +28,7 @@ pub mod outbox;
 pub mod panics;
 pub mod queue;
 pub mod semaphore;
+pub mod session;
 mod session_timers;
 pub mod table;
 pub mod timers;

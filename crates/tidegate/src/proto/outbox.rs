@@ -17,7 +17,8 @@ use super::panics::contain;
 use super::queue::Queue;
 use super::session_timers::{SessionTimers, TimerId};
 use crate::policy::LONGEST;
-use crate::service::{Activity, Dial, Mail, Session};
+use crate::proto::session::{Mail, Session};
+use crate::types::{Activity, Dial};
 
 /// Where a session puts its output. Valid during one call.
 ///

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crate::service::Mail;
+use crate::proto::session::Mail;
 
 /// The timers of a session. Without keyed timers it costs a pointer for them.
 #[derive(Debug, Default)]

@@ -48,7 +48,7 @@ use self::world::{World, enter, with};
 use super::readiness::Transport;
 use super::worker::balance::Balance;
 use super::{WorkerContext, completion as completes, readiness as readies};
-use crate::service::ErasedService;
+use crate::proto::erased::ErasedService;
 use crate::stats::{Counters, Stats, Writers, sum};
 
 /// A real loop over this world.

@@ -29,9 +29,10 @@ use crate::policy::Policy;
 use crate::policy::accept::EXHAUSTION_PAUSE;
 use crate::policy::pressure::{Pressure, Relief};
 use crate::proto::dial::DialRequest;
+use crate::proto::erased::ErasedService;
 use crate::proto::panics::contain;
 use crate::proto::{Direction, Event};
-use crate::service::{Dial, ErasedService, Peer, Session};
+use crate::service::{Dial, Peer, Session};
 use crate::stats::Counters;
 
 /// A pause of accepting while the process has run out of something: accepts fail, or sends and receives do.

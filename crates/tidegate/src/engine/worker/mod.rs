@@ -41,7 +41,7 @@ use tidegate_os::waker::Waker;
 use super::Model;
 use crate::fastpath::{Rendezvous, Transports};
 use crate::policy::{Policy, accept};
-use crate::service::ErasedService;
+use crate::proto::erased::ErasedService;
 use crate::stats::{Counters, Writers};
 use balance::Balance;
 use blocking_pool::BlockingPool;

@@ -4,7 +4,7 @@ use super::super::panics::contain;
 use super::{Connection, Context, ReceiveSide, SendSide, State};
 use crate::policy::sends::TIMER_QUANTUM;
 use crate::policy::timeouts;
-use crate::service::{CloseReason, Flow};
+use crate::types::{CloseReason, Flow};
 
 impl Connection {
     pub(super) fn linger(&mut self, context: &Context<'_>) {

@@ -8,7 +8,7 @@ use super::super::mail::{MailSink, Workers};
 use super::super::panics::Contained;
 use super::super::table::Token;
 use crate::policy::Policy;
-use crate::service::Mail;
+use crate::proto::session::Mail;
 use crate::stats::Counters;
 
 /// An event of a connection.

@@ -2,7 +2,7 @@
 
 use super::{Connection, Context, ReceiveSide, State};
 use crate::policy::sends::INPUT_QUANTUM;
-use crate::service::{Activity, CloseReason, Flow};
+use crate::types::{Activity, CloseReason, Flow};
 
 impl Connection {
     #[inline]

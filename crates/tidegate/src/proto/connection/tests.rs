@@ -9,8 +9,9 @@ use crate::policy::sends::{INPUT_QUANTUM, TIMER_QUANTUM};
 use crate::policy::timeouts::LAST_WORD;
 use crate::proto::mail::{Job, MailSink, MailboxError, OffloadError, Workers};
 use crate::proto::table::Token;
-use crate::service::{Consumed, LayerBuffer};
+use crate::service::LayerBuffer;
 use crate::stats::Writers;
+use crate::types::Consumed;
 
 /// Takes nothing.
 struct Nobody;

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use super::{Dial, Peer, Refusal, Service, Session};
+use super::session::{Service, Session};
+use crate::types::{Dial, Peer, Refusal};
 
 /// A [`Service`] whose session type is erased, so that engines are compiled once and not for each service.
 ///

@@ -1,0 +1,202 @@
+//! What an application implements, as the connection calls it: [`Service`] and [`Session`], beside the [`Outbox`] and
+//! the [`Mail`] they are given.
+
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+
+use super::mail::Message;
+use super::outbox::Outbox;
+use crate::types::{CloseReason, Consumed, Dial, Flow, Peer, Refusal};
+
+/// Creates one [`Session`] for each connection. Shared by all I/O threads.
+pub trait Service: Send + Sync + 'static {
+    /// The state machine of one connection.
+    type Session: Session;
+
+    /// Called when a connection is established; returns its session or refuses it. A refused connection is closed
+    /// immediately.
+    ///
+    /// Runs on an I/O thread; keep it short.
+    fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal>;
+
+    /// Whether sessions send before they have received anything (SMTP does, HTTP does not).
+    ///
+    /// A service that speaks first must return `true`: the kernel may otherwise hold a new
+    /// connection back until its first data arrived (`TCP_DEFER_ACCEPT`).
+    fn speaks_first(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Peer::addr`] is filled in for accepted connections; by default it is not, on any model. On `uring`
+    /// that costs a descriptor and a system call for each connection; elsewhere it is free.
+    fn needs_peer_addr(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Peer::local_addr`] is to be filled; unless a service asks for it, it is not, on any model. A system
+    /// call for each connection; on `uring` also a descriptor.
+    fn needs_local_addr(&self) -> bool {
+        false
+    }
+
+    /// How many connections each session may have [dialled](Outbox::dial) at once. So many places for each accepted
+    /// connection are set aside within [`Policy::max_connections`](crate::Policy::max_connections): with 1, half of
+    /// them are accepted, and half are dialled.
+    fn dials(&self) -> usize {
+        0
+    }
+
+    /// Called when a dial of a [`Dialler`](crate::Dialler) failed; there is no session.
+    fn dial_failed(&self, dial: &Dial, error: &io::Error) {
+        let _ = (dial, error);
+    }
+}
+
+/// Wraps a service shared by several servers, each with its own address.
+impl<S: Service> Service for Arc<S> {
+    type Session = S::Session;
+
+    fn open(&self, peer: &Peer) -> Result<S::Session, Refusal> {
+        S::open(self, peer)
+    }
+
+    fn speaks_first(&self) -> bool {
+        S::speaks_first(self)
+    }
+
+    fn needs_peer_addr(&self) -> bool {
+        S::needs_peer_addr(self)
+    }
+
+    fn needs_local_addr(&self) -> bool {
+        S::needs_local_addr(self)
+    }
+
+    fn dials(&self) -> usize {
+        S::dials(self)
+    }
+
+    fn dial_failed(&self, dial: &Dial, error: &io::Error) {
+        S::dial_failed(self, dial, error);
+    }
+}
+
+/// The state machine of one connection.
+///
+/// All methods run on an I/O thread, never two at the same time for one session. They must not block: long work is
+/// [offloaded](Outbox::offload), and its result arrives as mail. A panic in a session or its destructor closes only its
+/// own connection. Its peer sees a reset; Unix sockets have none: there the peer sees an error only if it had sent
+/// something that was not received yet, and otherwise an ordinary end of the stream.
+///
+/// # Input
+/// [`on_bytes`](Self::on_bytes) receives what has arrived; what it has not [`Consumed`] is kept and passed again, in
+/// front of the next input: **with new input, not before**. So a session consumes all complete messages of its input in
+/// one call, or one message and returns [`Consumed::again`] to be called again for the rest. Input left because the
+/// outbox [is full](Outbox::is_full) is passed again when that has drained, and input left during the session's own
+/// work ([`Activity::Work`](crate::Activity::Work)) when that has ended. A session may leave at most
+/// [`Policy::input_bytes`](crate::Policy::input_bytes): for a longer message [`on_input_limit`](Self::on_input_limit)
+/// is called.
+///
+/// # Shutdown
+/// When the server begins to stop, [`on_drain`](Self::on_drain) is called once on every session, and from then on
+/// [`Outbox::is_draining`] is true. A session may end its connection then or later. Otherwise it is closed between two
+/// messages: when it [awaits](Outbox::set_activity) nothing and everything is sent, after one second in which its peer
+/// may send a last request (output that the session sends unasked does not extend it). Then
+/// [`on_leave`](Self::on_leave) is called, its output is sent, and [`on_close`](Self::on_close) follows. Connections
+/// still open after [`Policy::drain_timeout`](crate::Policy::drain_timeout) are reset.
+pub trait Session: Send + 'static {
+    /// The connection is established. Called once, before everything else.
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let _ = out;
+        Flow::Continue
+    }
+
+    /// Bytes have arrived. Input that is not [`Consumed`] is kept and passed again, in front of the next input; so a
+    /// parser can simply wait for the rest of its message.
+    ///
+    /// The rest is passed again only with new input, unless the session asks to be called [again](Consumed::again), or
+    /// stopped early because [`Outbox::is_full`]: then it is passed again once the outbox has drained.
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed;
+
+    /// The outbox was full and has fallen to its low watermark: produce more.
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let _ = out;
+        Flow::Continue
+    }
+
+    /// More than [`Policy::input_bytes`](crate::Policy::input_bytes) was left unconsumed: a message is too long. The
+    /// input is not passed again. Output written here is sent if the session returns [`Flow::Linger`], so that the peer
+    /// can read it ([`Flow::Close`] does the same here, because input is unread); anything else resets the connection.
+    /// In every case the reason is [`CloseReason::InputLimit`].
+    ///
+    /// The default resets it.
+    fn on_input_limit(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let _ = out;
+        Flow::Abort
+    }
+
+    /// The peer has finished sending (half-close). Input not consumed so far will not be passed again.
+    ///
+    /// The default sends what is in the outbox, then closes.
+    fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let _ = out;
+        Flow::Close
+    }
+
+    /// Mail from another session or thread, or a timer set with [`Outbox::wake_at`] or [`Outbox::set_timer`].
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        let _ = (mail, out);
+        Flow::Continue
+    }
+
+    /// The server begins to stop. Called once on every open session, and right after `on_open` on one that opens later.
+    /// A protocol with a shutdown message sends it here, and a session that sends unasked may end.
+    ///
+    /// The default does nothing: the connection is closed between two messages, after [`on_leave`](Self::on_leave).
+    fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let _ = out;
+        Flow::Continue
+    }
+
+    /// The server is stopping, and the connection is closed because it is between two messages. Output written here is
+    /// still sent, as far as the outbox has room: a protocol with a closing message sends it here. Only `on_close` is
+    /// called after it.
+    fn on_leave(&mut self, out: &mut Outbox<'_>) {
+        let _ = out;
+    }
+
+    /// The connection is gone. Called once, after everything else, if `on_open` was called.
+    fn on_close(&mut self, why: CloseReason) {
+        let _ = why;
+    }
+}
+/// What a session receives besides bytes.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Mail {
+    /// The timer set with [`Outbox::wake_at`] fired.
+    Timer,
+    /// The timer set with [`Outbox::set_timer`] under this key fired.
+    KeyedTimer(u64),
+    /// What was sent to the session's [`Mailbox`](crate::Mailbox); [`Recipient::unpack`](crate::Recipient::unpack) takes it out.
+    Message(Message),
+    /// A value sent to a [`Group`](crate::Group) the session is in; shared by all of them.
+    Group(Arc<dyn Any + Send + Sync>),
+    /// The result of an [offloaded](Outbox::offload) job.
+    Done(Box<dyn Any + Send>),
+    /// An offloaded job panicked.
+    JobPanicked,
+    /// What became of a connection that the session has [dialled](Outbox::dial): there is one, or why there is none.
+    Dialled(io::Result<()>),
+    /// The [waker](Outbox::waker) of the session was called, once or several times.
+    Wake,
+}
+
+impl Mail {
+    /// Whether [`Policy::mail_queue`](crate::Policy::mail_queue) bounds it. Results of jobs are bounded by the job
+    /// queue, those of dials by the number of connections, and wake-ups to one for each connection.
+    pub(crate) fn is_bounded(&self) -> bool {
+        !matches!(self, Self::Done(_) | Self::JobPanicked | Self::Dialled(_) | Self::Wake)
+    }
+}

@@ -1,0 +1,318 @@
+//! Plain types that all layers use: what a session answers, who its peer is, and how a connection ends.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidegate_os::endpoint::Endpoint;
+
+/// How a connection goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Flow {
+    /// Continue.
+    #[default]
+    Continue,
+    /// Send what is in the outbox, then finish sending (half-close); receiving goes on.
+    Shutdown,
+    /// Send the contents of the outbox, then close. Further input is discarded.
+    Close,
+    /// Like [`Close`](Self::Close), but finish sending first and discard input until the peer closes too, or for
+    /// [`Policy::linger_timeout`](crate::Policy::linger_timeout). For a final response to a peer that may still be
+    /// sending: closing right away would make the kernel send a reset, and the peer might never read the response (RFC
+    /// 9112, section 9.6).
+    Linger,
+    /// Drop the outbox and reset the connection.
+    Abort,
+}
+
+/// How much of the input [`Session::on_bytes`](crate::Session::on_bytes) used, and how the connection goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consumed {
+    /// Bytes used, from the front of the input.
+    pub bytes: usize,
+    /// How the connection goes on.
+    pub flow: Flow,
+    /// The session asks to be called again with the rest, if it consumed some: see [`again`](Self::again).
+    pub again: bool,
+}
+
+impl Consumed {
+    /// All of the input.
+    #[must_use]
+    pub fn all(input: &[u8]) -> Self {
+        Self::bytes(input.len())
+    }
+
+    /// The first `bytes` bytes of the input.
+    #[must_use]
+    pub fn bytes(bytes: usize) -> Self {
+        Self { bytes, flow: Flow::Continue, again: false }
+    }
+
+    /// The same, and the connection goes on with `flow`.
+    #[must_use]
+    pub fn then(self, flow: Flow) -> Self {
+        Self { flow, ..self }
+    }
+
+    /// The same, and if the session consumed some of the input and not all, it is called again immediately with the
+    /// rest: for sessions that handle one message per call. After 64 calls other connections are served, and it
+    /// continues before anything more is received.
+    ///
+    /// ```
+    /// # use tidegate::Consumed;
+    /// fn one_line(input: &[u8]) -> Consumed {
+    ///     match input.iter().position(|&byte| byte == b'\n') {
+    ///         Some(end) => Consumed::bytes(end + 1).again(),
+    ///         None => Consumed::bytes(0), // it is not complete
+    ///     }
+    /// }
+    /// assert!(one_line(b"one\ntwo\n").again);
+    /// ```
+    #[must_use]
+    pub fn again(self) -> Self {
+        Self { again: true, ..self }
+    }
+}
+
+/// The peer of a connection.
+///
+/// Created by engines; tests and layers use [`accepted`](Self::accepted) or [`dialled`](Self::dialled) and the setters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Peer {
+    /// Its address. Always set for connections dialled to one; for accepted ones if the service
+    /// [asks for it](crate::Service::needs_peer_addr). Unix sockets have none.
+    pub addr: Option<SocketAddr>,
+    /// The address of this end, where the service [asks for it](crate::Service::needs_local_addr): for accepted connections
+    /// the one that the peer has connected to, also where the server listens on all (`0.0.0.0`). Unix sockets have
+    /// none.
+    pub local_addr: Option<SocketAddr>,
+    /// Who made the connection.
+    pub origin: Origin,
+    /// Index of the I/O thread that owns the connection, from 0.
+    pub thread: usize,
+    /// The result of the TLS handshake, for a session inside a TLS layer.
+    pub tls: Option<Arc<TlsPeer>>,
+}
+
+impl Peer {
+    /// An accepted peer, without an address, on thread 0.
+    #[must_use]
+    pub fn accepted() -> Self {
+        Self::of(Origin::Accepted)
+    }
+
+    /// A dialled peer with this [tag](Dial::tag), without an address, on thread 0.
+    #[must_use]
+    pub fn dialled(tag: u64) -> Self {
+        Self::of(Origin::Dialled { tag })
+    }
+
+    fn of(origin: Origin) -> Self {
+        Self { addr: None, local_addr: None, origin, thread: 0, tls: None }
+    }
+
+    /// Sets its address.
+    #[must_use]
+    pub fn with_addr(self, addr: Option<SocketAddr>) -> Self {
+        Self { addr, ..self }
+    }
+
+    /// With this address of this end.
+    #[must_use]
+    pub fn with_local_addr(self, local_addr: Option<SocketAddr>) -> Self {
+        Self { local_addr, ..self }
+    }
+
+    /// On this I/O thread.
+    #[must_use]
+    pub fn with_thread(self, thread: usize) -> Self {
+        Self { thread, ..self }
+    }
+
+    /// Sets the result of its TLS handshake.
+    #[must_use]
+    pub fn with_tls(self, tls: Arc<TlsPeer>) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+}
+
+/// The result of a TLS handshake; see [`Peer::tls`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TlsPeer {
+    /// The host name that the client asked for (SNI, RFC 6066), in lower case. For accepted connections.
+    pub server_name: Option<Box<str>>,
+    /// The negotiated application protocol (ALPN, RFC 7301), such as `h2`.
+    pub alpn: Option<Vec<u8>>,
+    /// The peer's certificate and the intermediate ones, in DER form; empty if it presented none. They were verified as
+    /// configured.
+    pub certificates: Vec<Vec<u8>>,
+}
+
+/// Which end made a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The peer did; this end accepted it.
+    Accepted,
+    /// This end did, with the [`Dial::tag`] given.
+    Dialled {
+        /// The number given with the dial.
+        tag: u64,
+    },
+}
+
+/// Parameters of a dial; see [`Dialler`](crate::client::Dialler) and [`Outbox::dial`](crate::Outbox::dial).
+///
+/// Whatever converts into an [`Endpoint`] also converts into a dial to it. Text is parsed where it is read, because a
+/// dial has no way to say what is wrong with it: `let to: Endpoint = text.parse()?`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Dial {
+    /// Destination.
+    pub to: Endpoint,
+    /// Source address; `None` lets the system pick. Port 0 lets it pick the port. Not for Unix sockets.
+    pub from: Option<SocketAddr>,
+    /// A number chosen by the application, returned in [`Origin::Dialled`].
+    pub tag: u64,
+    /// The I/O thread that will own the connection, modulo their number; `None` uses them in turn.
+    pub thread: Option<usize>,
+}
+
+impl Dial {
+    /// Dials this address; all other parameters are left to the system.
+    #[must_use]
+    pub fn to(to: impl Into<Endpoint>) -> Self {
+        Self { to: to.into(), from: None, tag: 0, thread: None }
+    }
+
+    /// Sets the source address.
+    #[must_use]
+    pub fn from(self, from: SocketAddr) -> Self {
+        Self { from: Some(from), ..self }
+    }
+
+    /// Sets the tag.
+    #[must_use]
+    pub fn tag(self, tag: u64) -> Self {
+        Self { tag, ..self }
+    }
+
+    /// Sets the I/O thread.
+    #[must_use]
+    pub fn thread(self, thread: usize) -> Self {
+        Self { thread: Some(thread), ..self }
+    }
+}
+
+impl<T: Into<Endpoint>> From<T> for Dial {
+    fn from(to: T) -> Self {
+        Self::to(to)
+    }
+}
+/// What a session is in the middle of; see [`Outbox::set_activity`](crate::Outbox::set_activity).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activity {
+    /// Nothing: between two messages.
+    #[default]
+    Nothing,
+    /// The rest of a message that has begun: a stop waits for it, and [`Policy::min_rate`](crate::Policy::min_rate)
+    /// applies.
+    Input,
+    /// A response from elsewhere, such as an upstream server: a stop waits for it. Input is received as before, and
+    /// [`Policy::min_rate`](crate::Policy::min_rate) does not apply to it.
+    Answer,
+    /// Work of this end, such as mail with the response: a stop waits for it. While there is input that the session
+    /// left, no more is received; it is passed again when mail, a timer or [`on_drained`](crate::Session::on_drained) has
+    /// ended the work, and only then the session learns that its peer has finished.
+    Work,
+}
+
+/// The service refuses this connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal;
+
+/// Why a connection ended. Every one is counted in [`Stats`](crate::Stats).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// Both ends finished, or this end closed after its last byte.
+    Finished,
+    /// The session aborted it.
+    Aborted,
+    /// The peer reset it, or disappeared in mid-stream.
+    Reset,
+    /// No first byte within [`Policy::first_byte_timeout`](crate::Policy::first_byte_timeout).
+    FirstByteTimeout,
+    /// No traffic for [`Policy::idle_timeout`](crate::Policy::idle_timeout).
+    IdleTimeout,
+    /// The peer accepted nothing for [`Policy::send_timeout`](crate::Policy::send_timeout).
+    SendTimeout,
+    /// The peer sent, or received, less than [`Policy::min_rate`](crate::Policy::min_rate) in mid-message.
+    MinRate,
+    /// The session left more input unconsumed than [`Policy::input_bytes`](crate::Policy::input_bytes).
+    InputLimit,
+    /// The server stopped.
+    Stopped,
+    /// The session panicked.
+    Panicked,
+    /// The kernel had no memory for long ([`Policy::shed_after`](crate::Policy::shed_after)), and it was idle longest.
+    NoMemory,
+    /// The kernel reported another error.
+    Error,
+}
+
+impl CloseReason {
+    /// All reasons, in the order of their counters.
+    pub const ALL: [Self; 12] = [
+        Self::Finished,
+        Self::Aborted,
+        Self::Reset,
+        Self::FirstByteTimeout,
+        Self::IdleTimeout,
+        Self::SendTimeout,
+        Self::MinRate,
+        Self::InputLimit,
+        Self::Stopped,
+        Self::Panicked,
+        Self::NoMemory,
+        Self::Error,
+    ];
+
+    /// A short name, as used in counters and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Aborted => "aborted",
+            Self::Reset => "reset",
+            Self::FirstByteTimeout => "first-byte-timeout",
+            Self::IdleTimeout => "idle-timeout",
+            Self::SendTimeout => "send-timeout",
+            Self::MinRate => "min-rate",
+            Self::InputLimit => "input-limit",
+            Self::Stopped => "stopped",
+            Self::Panicked => "panicked",
+            Self::NoMemory => "no-memory",
+            Self::Error => "error",
+        }
+    }
+
+    /// The reason that corresponds to an I/O error.
+    #[must_use]
+    pub fn of(kind: io::ErrorKind) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut};
+        match kind {
+            ConnectionReset | ConnectionAborted | BrokenPipe | NotConnected | TimedOut => Self::Reset,
+            _ => Self::Error,
+        }
+    }
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
