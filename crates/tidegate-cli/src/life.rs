@@ -33,7 +33,7 @@ pub trait Up {
     ///
     /// # Errors
     /// An existing file at its path cannot be replaced.
-    fn open_door(&self) -> Result<(), Failure>;
+    fn open_handover(&self) -> Result<(), Failure>;
     /// Tells the predecessor to drain.
     fn relieve(&mut self);
     /// Whether an I/O thread ended unexpectedly.
@@ -191,7 +191,7 @@ mod tests {
         fn urls(&self) -> Vec<String> {
             Vec::new()
         }
-        fn open_door(&self) -> Result<(), Failure> {
+        fn open_handover(&self) -> Result<(), Failure> {
             Ok(())
         }
         fn relieve(&mut self) {}

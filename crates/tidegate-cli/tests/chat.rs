@@ -152,7 +152,7 @@ fn an_interrupted_load_tells_what_was_heard_until_then() {
 #[test]
 fn a_stop_and_a_hand_over_are_said_to_members() {
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("door");
+    let socket = folder.path().join("handover.sock");
     let serve =
         |at: &str| Server::start(&["serve", "chat", "--listen", at, "--handover", socket.to_str().unwrap()]);
     let mut server = serve("127.0.0.1:0");

@@ -20,7 +20,7 @@ use tidegate::{Client, Dial, Model, Policy, RunningClient, system};
 
 use crate::plan::{LoadError, Security, Target};
 pub use report::{AttackReport, KindReport};
-use session::{Attackers, Told};
+use session::{Attackers, Notice};
 
 /// The behaviour of an attacking connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,14 +185,14 @@ pub fn attack(
     attack.check()?;
     let model = attack.model.unwrap_or_else(|| Model::best().model);
     check_descriptors(attack, model)?;
-    let (tell, told) = channel();
+    let (tell, notices) = channel();
     let attackers = Attackers::new(attack, tell);
     let client = Client::new(attackers).policy(policy(attack)).model(model).start()?;
     let report = AttackReport::new(attack, model);
     let mut campaign = Campaign {
         attack,
         client: &client,
-        told,
+        notices,
         report,
         due: BinaryHeap::new(),
         resets: 0,
@@ -229,7 +229,7 @@ fn policy(attack: &Attack) -> Policy {
 struct Campaign<'a> {
     attack: &'a Attack,
     client: &'a RunningClient,
-    told: Receiver<Told>,
+    notices: Receiver<Notice>,
     report: AttackReport,
     /// Schedules reopened connections.
     due: BinaryHeap<Reverse<(Instant, Kind)>>,
@@ -252,13 +252,13 @@ impl Campaign<'_> {
                 return;
             }
             self.open(now, start);
-            match self.told.recv_timeout(LOOK) {
-                Ok(told) => self.take_in(told, end),
+            match self.notices.recv_timeout(LOOK) {
+                Ok(notice) => self.take_in(notice, end),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            while let Ok(told) = self.told.try_recv() {
-                self.take_in(told, end);
+            while let Ok(notice) = self.notices.try_recv() {
+                self.take_in(notice, end);
             }
         }
     }
@@ -289,21 +289,21 @@ impl Campaign<'_> {
         let _ = self.client.dialler().dial(Dial::to(to).tag(session::tag(kind, variant)));
     }
 
-    fn take_in(&mut self, told: Told, end: Instant) {
-        let kind = told.kind();
+    fn take_in(&mut self, notice: Notice, end: Instant) {
+        let kind = notice.kind();
         let entry = self.report.of(kind);
-        match told {
-            Told::Stood { .. } => {
+        match notice {
+            Notice::Established { .. } => {
                 entry.opened += 1;
                 entry.standing += 1;
             }
-            Told::Failed { .. } => entry.failed += 1,
-            Told::Ended { lasted, how, .. } => entry.ended(lasted, how),
+            Notice::Failed { .. } => entry.failed += 1,
+            Notice::Ended { lasted, how, .. } => entry.ended(lasted, how),
         }
-        let over = match told {
-            Told::Stood { .. } => return,
-            Told::Failed { .. } => Duration::ZERO,
-            Told::Ended { lasted, .. } => lasted,
+        let over = match notice {
+            Notice::Established { .. } => return,
+            Notice::Failed { .. } => Duration::ZERO,
+            Notice::Ended { lasted, .. } => lasted,
         };
         if kind == Kind::Reset {
             self.resets_pending = self.resets_pending.saturating_sub(1);

@@ -72,15 +72,6 @@ impl FileRange {
     }
 }
 
-/// Whether a call on a file may wait for the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// It may.
-    Waits,
-    /// It fails with [`io::ErrorKind::WouldBlock`].
-    Never,
-}
-
 /// One of the things in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {

@@ -85,10 +85,11 @@ pub mod system {
     pub use tidegate_os::socket::{is_out_of_buffers, local_endpoint};
     /// Directories that no path can escape from, and reads of cached file data that do not block.
     pub mod file {
-        pub use tidegate_os::file::{Listed, Patience};
+        pub use tidegate_os::file::Listed;
         pub use tidegate_os::folder::{
             Folder, forget_cached, identity, is_exhausted, read_cached, write_back,
         };
+        pub use tidegate_os::socket::Blocking;
     }
     pub use tidegate_os::extension::{Extension, found as extensions};
     pub use tidegate_os::{descriptor, handover};

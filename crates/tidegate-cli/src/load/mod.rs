@@ -80,10 +80,10 @@ fn conduct(
 ) -> Outcome {
     pin(cpus)?;
     let mut sinks = Sinks::open(output)?;
-    let mut teller = Teller { phases: output.phases, painter };
+    let mut reporter = ProgressReporter { phases: output.phases, painter };
     let mut written = Ok(());
     let report = load(&mut |phase| {
-        if let Some(painter) = &mut teller.painter {
+        if let Some(painter) = &mut reporter.painter {
             painter.hear(&phase);
         }
         match phase {
@@ -94,7 +94,7 @@ fn conduct(
             }
             _ => {}
         }
-        teller.tell(phase);
+        reporter.report(phase);
     })?;
     written?;
     Ok(judge(&report, output))
@@ -166,13 +166,13 @@ fn judge(report: &Report, output: &Output) -> ExitCode {
 }
 
 /// Reports progress: as lines for the lab, or as a view on the terminal.
-struct Teller {
+struct ProgressReporter {
     phases: bool,
     painter: Option<Painter>,
 }
 
-impl Teller {
-    fn tell(&mut self, phase: Phase<'_>) {
+impl ProgressReporter {
+    fn report(&mut self, phase: Phase<'_>) {
         match phase {
             Phase::Connected { attempted, connected } => {
                 self.line(&format!("phase connected {attempted} {connected}"));

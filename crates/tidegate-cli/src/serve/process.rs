@@ -43,7 +43,7 @@ pub fn run(mut plans: Vec<Box<dyn PlannedServer>>) -> Outcome {
     }
     // From here on a successor finds these servers and not their predecessors, so everything likely to fail is done.
     for server in &servers {
-        server.open_door().map_err(|e| server.label().blame(e))?;
+        server.open_handover().map_err(|e| server.label().blame(e))?;
     }
     for server in &servers {
         for url in server.urls() {

@@ -278,16 +278,16 @@ pub fn listen_for_successor(
     words: Sender<Word>,
 ) -> Result<HandoverListener, Failure> {
     let successors = HandoverListener::beside(path, state, move || _ = words.send(Word::Succeeded(number)));
-    successors.map_err(|e| no_door(path, e))
+    successors.map_err(|e| no_handover(path, e))
 }
 
 /// Opens it.
-pub fn open_door(successors: Option<&HandoverListener>, path: Option<&Path>) -> Result<(), Failure> {
+pub fn open_handover(successors: Option<&HandoverListener>, path: Option<&Path>) -> Result<(), Failure> {
     let Some((successors, path)) = successors.zip(path) else { return Ok(()) };
-    successors.open().map_err(|e| no_door(path, e))
+    successors.open().map_err(|e| no_handover(path, e))
 }
 
-fn no_door(path: &Path, e: io::Error) -> Failure {
+fn no_handover(path: &Path, e: io::Error) -> Failure {
     let shown = path.display();
     Failure::Run(
         anyhow!(e).context(format!("cannot put a socket at {shown}; give a path in a writable directory")),
@@ -333,8 +333,8 @@ impl Up for StreamUp {
         self.running.iter().map(url).collect()
     }
 
-    fn open_door(&self) -> Result<(), Failure> {
-        open_door(self.successors.as_ref(), self.how.handover.as_deref())
+    fn open_handover(&self) -> Result<(), Failure> {
+        open_handover(self.successors.as_ref(), self.how.handover.as_deref())
     }
 
     fn relieve(&mut self) {

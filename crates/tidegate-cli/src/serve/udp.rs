@@ -15,7 +15,7 @@ use tidegate_services::{UdpEcho, UdpSink};
 
 use super::how::{Common, address, failure};
 use super::stage::{Bound, PlannedServer};
-use super::stream::{listen_for_successor, open_door, relieve};
+use super::stream::{listen_for_successor, open_handover, relieve};
 use crate::label::Label;
 use crate::life::{Change, End, Up, Word};
 use crate::limits::{Given, Want, without_effect};
@@ -289,8 +289,8 @@ impl Up for UdpUp {
         vec![format!("udp://{}", self.running.local_addr())]
     }
 
-    fn open_door(&self) -> Result<(), Failure> {
-        open_door(self.successors.as_ref(), self.args.handover.as_deref())
+    fn open_handover(&self) -> Result<(), Failure> {
+        open_handover(self.successors.as_ref(), self.args.handover.as_deref())
     }
 
     fn relieve(&mut self) {

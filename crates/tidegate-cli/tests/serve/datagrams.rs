@@ -59,7 +59,7 @@ fn received(server: Server) -> usize {
 #[test]
 fn no_datagram_is_lost_when_a_successor_takes_the_sockets() {
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("door");
+    let socket = folder.path().join("handover.sock");
     let socket = socket.to_str().unwrap();
     let can = |model: &Model| !matches!(model, Model::Blocking | Model::Pool);
     for model in Model::available().into_iter().filter(can) {
@@ -84,7 +84,7 @@ fn no_datagram_is_lost_when_a_successor_takes_the_sockets() {
 #[test]
 fn a_successor_that_does_not_fit_is_told_so_and_the_first_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("door");
+    let socket = folder.path().join("handover.sock");
     let socket = socket.to_str().unwrap();
     for model in ["blocking", "pool"] {
         let outcome = run(&mut echo(socket, &["--listen", "127.0.0.1:0", "--model", model]));

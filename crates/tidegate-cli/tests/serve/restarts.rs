@@ -46,7 +46,7 @@ const MOST_REQUESTS: usize = 50_000;
 fn a_restart_by_hand_over_fails_no_request_on_any_model() {
     for model in Model::available() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("door");
+        let path = folder.path().join("handover.sock");
         let mut running = Server::of(&mut handing(&path, model, &["--listen", "127.0.0.1:0"]));
         let addr = running.addr;
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -72,7 +72,7 @@ fn a_restart_by_hand_over_fails_no_request_on_any_model() {
 fn a_stop_closes_the_listening_socket_at_once_although_it_could_be_handed_over() {
     for model in Model::available() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("door");
+        let path = folder.path().join("handover.sock");
         let drain = ["--listen", "127.0.0.1:0", "--drain-timeout", "10m"];
         let server = Server::of(&mut handing(&path, model, &drain));
         // Half a request, which the server waits for.
@@ -93,7 +93,7 @@ fn a_stop_closes_the_listening_socket_at_once_although_it_could_be_handed_over()
 #[test]
 fn a_successor_that_fails_leaves_the_first_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("handover.sock");
     let first = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
     let elsewhere = run(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:1"]));
     assert_eq!((elsewhere.code, elsewhere.stdout.as_str()), (Some(2), ""));
@@ -123,7 +123,7 @@ fn a_successor_that_fails_leaves_the_first_as_it_is() {
 #[test]
 fn a_successor_with_another_service_does_not_take_over() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("handover.sock");
     let first = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
     let echo = ["serve", "echo", "--model", "poll", "--handover", path.to_str().unwrap()];
     match Server::attempt(&mut tidegate(&echo)) {
@@ -141,12 +141,12 @@ fn a_successor_with_another_service_does_not_take_over() {
 #[test]
 fn a_predecessor_that_does_not_name_its_service_is_followed() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
-    let door = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let path = folder.path().join("handover.sock");
+    let handover = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let sockets = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = sockets.local_addr().unwrap();
     let earlier = std::thread::spawn(move || {
-        let (mut stream, _) = door.accept().unwrap();
+        let (mut stream, _) = handover.accept().unwrap();
         assert_eq!(stream.read(&mut [0; 64]).unwrap(), "tidegate handover 1".len());
         tidegate::system::handover::send(&stream, b"poll", &[std::os::fd::AsFd::as_fd(&sockets)]).unwrap();
         let mut ready = String::new();
@@ -162,7 +162,7 @@ fn a_predecessor_that_does_not_name_its_service_is_followed() {
 #[test]
 fn who_finds_nobody_to_take_over_from_says_where_it_listens_by_default() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("handover.sock");
     let says =
         format!("no server answers at {} to take over from; listening on 127.0.0.1:8080", path.display());
     // The port may be in use: the note is written before it is bound.
@@ -186,7 +186,7 @@ fn who_finds_nobody_to_take_over_from_says_where_it_listens_by_default() {
 #[test]
 fn silent_callers_keep_no_successor_waiting() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("handover.sock");
     let first = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
     let addr = first.addr;
     let mut callers: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&path).unwrap()).collect();
@@ -205,9 +205,9 @@ fn silent_callers_keep_no_successor_waiting() {
 #[test]
 fn a_start_of_several_that_fails_late_leaves_the_door_of_the_first() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("handover.sock");
     let first = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
-    // The second one finds only when it starts that its door has no folder.
+    // The second one finds only when it starts that its socket has no folder.
     let file = File::of(&format!(
         "[[server]]\nservice = \"http\"\nmodel = \"poll\"\nhandover = \"{0}\"\n\
          [[server]]\nservice = \"echo\"\nlisten = \"127.0.0.1:0\"\nmodel = \"poll\"\nhandover = \"{0}s/none\"\n",
@@ -217,7 +217,7 @@ fn a_start_of_several_that_fails_late_leaves_the_door_of_the_first() {
     assert_eq!((failed.code, failed.stdout.as_str()), (Some(1), ""), "{}", failed.stderr);
     assert!(failed.stderr.contains("cannot put a socket at"), "{}", failed.stderr);
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left, ["door"]);
+    assert_eq!(left, ["handover.sock"]);
     first.wait_for("it gave up before it accepted");
     let second = Server::of(&mut handing(&path, Model::Poll, &[]));
     assert_eq!(second.addr, first.addr);
@@ -228,7 +228,7 @@ fn a_start_of_several_that_fails_late_leaves_the_door_of_the_first() {
 #[test]
 fn the_metrics_are_handed_over_too() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("door");
+    let path = folder.path().join("handover.sock");
     let args = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
     let first = Server::of(&mut handing(&path, Model::Poll, &args));
     let said = first.wait_for("metrics on ");
@@ -247,7 +247,7 @@ fn a_path_that_is_taken_or_left_over() {
     assert_eq!(outcome.code, Some(2));
     assert!(outcome.stderr.contains("is not a socket; give another path"));
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
-    let path = folder.path().join("door");
+    let path = folder.path().join("handover.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap()); // its process was killed
     let server = Server::of(&mut handing(&path, Model::Poll, &["--listen", "127.0.0.1:0"]));
     assert_eq!(get(server.addr).unwrap(), 4096);

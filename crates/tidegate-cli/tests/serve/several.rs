@@ -111,7 +111,11 @@ fn what_contradicts_between_tables_is_refused() {
     };
     for (first, second, says) in [
         ("name = \"a\"", "name = \"a\"", "both called a"),
-        ("handover = \"/none/door\"", "handover = \"/none/door\"", "the handover path /none/door"),
+        (
+            "handover = \"/none/handover.sock\"",
+            "handover = \"/none/handover.sock\"",
+            "the handover path /none/handover.sock",
+        ),
         ("", "outbox-low = \"64k\"\noutbox-high = \"16k\"", "[[server]] 2 (echo)"),
         ("model = \"poll\"\nmax-connections = 10000", "", "max-connections of all servers"),
     ] {
@@ -167,20 +171,20 @@ fn servers_of_one_address_share_a_page_and_are_ready_together() {
 #[test]
 fn servers_are_handed_over_one_by_one() {
     let folder = tempfile::tempdir().unwrap();
-    let door = |name: &str| folder.path().join(name).display().to_string();
+    let handover = |name: &str| folder.path().join(name).display().to_string();
     let file = File::of(&format!(
         "[[server]]\nservice = \"http\"\nlisten = \"127.0.0.1:0\"\nmodel = \"poll\"\nhandover = \"{}\"\n\
          [[server]]\nservice = \"echo\"\nlisten = \"127.0.0.1:0\"\nmodel = \"poll\"\nhandover = \"{}\"\n",
-        door("http"),
-        door("echo")
+        handover("http"),
+        handover("echo")
     ));
     let mut first = serve(&file);
     let (http, echo) = (first.url.clone(), first.next_url());
-    let second = Server::start(&["serve", "http", "--model", "poll", "--handover", &door("http")]);
+    let second = Server::start(&["serve", "http", "--model", "poll", "--handover", &handover("http")]);
     assert_eq!(second.url, http);
     first.wait_for("http: a successor accepts");
     echoes(connect(&echo));
-    let third = Server::start(&["serve", "echo", "--model", "poll", "--handover", &door("echo")]);
+    let third = Server::start(&["serve", "echo", "--model", "poll", "--handover", &handover("echo")]);
     assert_eq!(third.url, echo);
     assert_eq!(first.ended().0.code(), Some(0));
     assert!(second.talk(GET).starts_with("HTTP/1.1 200"));
@@ -192,10 +196,10 @@ fn servers_are_handed_over_one_by_one() {
 fn a_process_takes_all_sockets_of_another() {
     let folder = tempfile::tempdir().unwrap();
     let one = |service: &str| {
-        let door = folder.path().join(service);
+        let handover = folder.path().join(service);
         format!(
             "[[server]]\nservice = \"{service}\"\nmodel = \"poll\"\nlisten = \"127.0.0.1:0\"\nhandover = \"{}\"\n",
-            door.display()
+            handover.display()
         )
     };
     let file = File::of(&[one("http"), one("echo")].concat());

@@ -117,9 +117,9 @@ fn members_of_one_room_come_from_every_address() {
 #[test]
 fn a_successor_takes_all_addresses() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, door) = (folder.path().join("socket"), folder.path().join("door"));
-    let (at, door) = (format!("unix:{}", path.display()), door.to_str().unwrap().to_owned());
-    let handing = ["--model", "epoll", "--metrics", "127.0.0.1:0", "--handover", &door];
+    let (path, handover) = (folder.path().join("socket"), folder.path().join("handover.sock"));
+    let (at, handover) = (format!("unix:{}", path.display()), handover.to_str().unwrap().to_owned());
+    let handing = ["--model", "epoll", "--metrics", "127.0.0.1:0", "--handover", &handover];
     let mut first =
         Server::of(&mut serve("http", "127.0.0.1:0", &[&["--listen", &at][..], &handing].concat()));
     assert_eq!(first.next_url(), at);
@@ -165,10 +165,10 @@ fn only_a_dead_server_makes_way() {
 #[test]
 fn a_successor_takes_a_unix_socket_and_its_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, door) = (folder.path().join("socket"), folder.path().join("door"));
-    let (at, door) = (format!("unix:{}", path.display()), door.to_str().unwrap().to_owned());
+    let (path, handover) = (folder.path().join("socket"), folder.path().join("handover.sock"));
+    let (at, handover) = (format!("unix:{}", path.display()), handover.to_str().unwrap().to_owned());
     for model in Model::available() {
-        let more = ["--model", model.name(), "--handover", &door];
+        let more = ["--model", model.name(), "--handover", &handover];
         let first = Server::of(&mut serve("http", &at, &more));
         let elsewhere = run(&mut serve("http", "unix:/elsewhere", &more));
         assert_eq!(elsewhere.code, Some(2), "{model}");
@@ -207,11 +207,11 @@ fn a_service_manager_may_pass_a_unix_socket_and_keeps_its_file() {
 #[test]
 fn a_service_manager_keeps_the_file_of_its_socket_also_when_a_server_succeeds_another() {
     let folder = tempfile::tempdir().unwrap();
-    let (path, door) = (folder.path().join("socket"), folder.path().join("door"));
+    let (path, handover) = (folder.path().join("socket"), folder.path().join("handover.sock"));
     let held = UnixListener::bind(&path).unwrap();
     let start = || {
         let mut command =
-            tidegate(&["serve", "http", "--model", "poll", "--handover", door.to_str().unwrap()]);
+            tidegate(&["serve", "http", "--model", "poll", "--handover", handover.to_str().unwrap()]);
         let socket = OwnedFd::from(held.try_clone().unwrap());
         command.env("LISTEN_FDS", "1").env("LISTEN_FDS_FIRST_FD", "0").stdin(Stdio::from(socket));
         Server::started(&mut command)

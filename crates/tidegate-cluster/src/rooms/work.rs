@@ -59,7 +59,7 @@ pub fn understand(bytes: &[u8]) {
         Ok(wire::Tell::Here { node, room, members, nicks }) => {
             let nicks = nicks.into_iter().map(Arc::from).collect();
             let residents = tidegate_services::chat::Residents { members, nicks };
-            assert_eq!(federation.house(node, &room, residents), Ok(()));
+            assert_eq!(federation.set_residents(node, &room, residents), Ok(()));
         }
         _ => {}
     }

@@ -19,16 +19,16 @@ const BETWEEN_BYTES: Duration = Duration::from_secs(1);
 const FLOOD_BYTES: usize = 16 * 1024;
 
 /// The outcome of a connection, reported to the attack.
-pub(super) enum Told {
-    Stood { kind: Kind },
+pub(super) enum Notice {
+    Established { kind: Kind },
     Failed { kind: Kind },
     Ended { kind: Kind, lasted: Duration, how: How },
 }
 
-impl Told {
+impl Notice {
     pub(super) fn kind(&self) -> Kind {
         match *self {
-            Self::Stood { kind } | Self::Failed { kind } | Self::Ended { kind, .. } => kind,
+            Self::Established { kind } | Self::Failed { kind } | Self::Ended { kind, .. } => kind,
         }
     }
 }
@@ -55,7 +55,7 @@ fn kind_of(tag: u64) -> Option<Kind> {
 
 /// Makes the sessions.
 pub(super) struct Attackers {
-    tell: Sender<Told>,
+    notices: Sender<Notice>,
     words: Arc<Words>,
 }
 
@@ -68,7 +68,7 @@ struct Words {
 }
 
 impl Attackers {
-    pub(super) fn new(attack: &Attack, tell: Sender<Told>) -> Self {
+    pub(super) fn new(attack: &Attack, notices: Sender<Notice>) -> Self {
         let (host, path) = (&attack.target.host, &attack.target.path);
         let words = match attack.speech {
             Speech::Http => {
@@ -79,11 +79,11 @@ impl Attackers {
             }
             Speech::Bytes => Words { begun: "attack".into(), flood: "x".repeat(FLOOD_BYTES).into() },
         };
-        Self { tell, words: Arc::new(words) }
+        Self { notices, words: Arc::new(words) }
     }
 
-    fn tell(&self, told: Told) {
-        let _ = self.tell.send(told); // the campaign is over: nobody counts any more
+    fn notify(&self, notice: Notice) {
+        let _ = self.notices.send(notice); // the campaign is over: nobody counts any more
     }
 }
 
@@ -93,21 +93,21 @@ impl Service for Attackers {
     fn open(&self, peer: &Peer) -> Result<Attacker, Refusal> {
         let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
         let kind = kind_of(tag).ok_or(Refusal)?;
-        self.tell(Told::Stood { kind });
+        self.notify(Notice::Established { kind });
         Ok(Attacker {
             kind,
             at_once: tag & 1 == 1,
-            stood: Instant::now(),
+            established: Instant::now(),
             said: 0,
             ended: false,
-            tell: self.tell.clone(),
+            notices: self.notices.clone(),
             words: self.words.clone(),
         })
     }
 
     fn dial_failed(&self, dial: &Dial, _: &std::io::Error) {
         if let Some(kind) = kind_of(dial.tag) {
-            self.tell(Told::Failed { kind });
+            self.notify(Notice::Failed { kind });
         }
     }
 }
@@ -117,12 +117,12 @@ pub(super) struct Attacker {
     kind: Kind,
     /// For resets: whether it resets before sending anything.
     at_once: bool,
-    stood: Instant,
+    established: Instant,
     /// Bytes of a request said, one at a time.
     said: usize,
     /// The server has ended it.
     ended: bool,
-    tell: Sender<Told>,
+    notices: Sender<Notice>,
     words: Arc<Words>,
 }
 
@@ -194,6 +194,6 @@ impl Session for Attacker {
             CloseReason::Finished => How::Closed,
             _ => How::Reset,
         };
-        let _ = self.tell.send(Told::Ended { kind: self.kind, lasted: self.stood.elapsed(), how });
+        let _ = self.notices.send(Notice::Ended { kind: self.kind, lasted: self.established.elapsed(), how });
     }
 }

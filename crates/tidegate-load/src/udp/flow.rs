@@ -347,16 +347,16 @@ impl Flow {
         while now.as_secs() > self.slice.second {
             let next = Slice::new(self.slice.second + 1);
             self.slice.length = Duration::from_secs(1);
-            self.tell(next);
+            self.finish_slice(next);
         }
     }
 
     fn close_page(&mut self, now: Duration) {
         self.slice.length = now.saturating_sub(Duration::from_secs(self.slice.second));
-        self.tell(Slice::new(0));
+        self.finish_slice(Slice::new(0));
     }
 
-    fn tell(&mut self, next: Slice) {
+    fn finish_slice(&mut self, next: Slice) {
         let mut slice = std::mem::replace(&mut self.slice, next);
         slice.in_flight = if self.echo { self.counts.sent - self.counts.received } else { 0 };
         // Who collects outlives the flows.

@@ -82,10 +82,10 @@ impl Kernel {
     fn complete(&mut self, asked: Asked, status: i32, bytes: u32) {
         assert!((self.completions.len() as u32) < self.places, "more completions than places");
         self.completions.push_back(Completion { status, bytes, socket: 0, request: asked.context });
-        self.tell();
+        self.announce();
     }
 
-    fn tell(&mut self) {
+    fn announce(&mut self) {
         if self.armed && !self.completions.is_empty() {
             self.armed = false;
             self.told += 1;
@@ -226,7 +226,7 @@ unsafe extern "system" fn notify(_: isize) -> i32 {
             "armed twice, or without a port"
         );
         kernel.asked += 1;
-        kernel.tell();
+        kernel.announce();
         0
     })
 }

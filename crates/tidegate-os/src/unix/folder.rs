@@ -11,7 +11,8 @@ use super::call::check;
 #[cfg(target_os = "linux")]
 use super::call::count;
 use super::directory::Directory;
-use crate::file::{Listed, Patience};
+use crate::file::Listed;
+use crate::terms::Blocking;
 
 /// A folder. Names are relative to it, with `/` between their parts; an empty one is the folder itself.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl Folder {
     pub fn open(path: &Path) -> io::Result<Self> {
         let fd = open_at(libc::AT_FDCWD, path.as_os_str(), FOLDER)?;
         #[cfg(target_os = "linux")]
-        if beneath(&fd, Path::new("."), Patience::Waits).is_ok() {
+        if beneath(&fd, Path::new("."), Blocking::Waits).is_ok() {
             return Ok(Self { fd, way: Way::Beneath });
         }
         Ok(Self { fd, way: Way::Walk })
@@ -76,13 +77,13 @@ impl Folder {
     ///
     /// # Errors
     /// What the system says; a name that leads out is not found, and a Unix socket is [`io::ErrorKind::Unsupported`].
-    /// With [`Patience::Never`] also [`io::ErrorKind::WouldBlock`]: the disk would have to be looked at, or perhaps.
-    pub fn open_file(&self, name: &str, patience: Patience) -> io::Result<File> {
+    /// With [`Blocking::Never`] also [`io::ErrorKind::WouldBlock`]: the disk would have to be looked at, or perhaps.
+    pub fn open_file(&self, name: &str, blocking: Blocking) -> io::Result<File> {
         let path = Path::new(if name.is_empty() { "." } else { name });
         match self.way {
             #[cfg(target_os = "linux")]
-            Way::Beneath => beneath(&self.fd, path, patience).map(File::from),
-            Way::Walk if patience == Patience::Never => Err(io::ErrorKind::WouldBlock.into()),
+            Way::Beneath => beneath(&self.fd, path, blocking).map(File::from),
+            Way::Walk if blocking == Blocking::Never => Err(io::ErrorKind::WouldBlock.into()),
             Way::Walk => self.walk(path),
         }
     }
@@ -108,7 +109,7 @@ impl Folder {
     /// # Errors
     /// What the system says; [`io::ErrorKind::FileTooLarge`] if there is more.
     pub fn list(&self, name: &str, most: usize) -> io::Result<Vec<Listed>> {
-        let folder = OwnedFd::from(self.open_file(name, Patience::Waits)?);
+        let folder = OwnedFd::from(self.open_file(name, Blocking::Waits)?);
         let mut listed = Vec::new();
         let mut folder = Directory::new(folder)?;
         while let Some(entry) = folder.next()? {
@@ -156,22 +157,22 @@ fn open_at_by(folder: &OwnedFd, path: &OsStr, how: &libc::open_how) -> io::Resul
 }
 
 #[cfg(target_os = "linux")]
-fn beneath(folder: &OwnedFd, path: &Path, patience: Patience) -> io::Result<OwnedFd> {
+fn beneath(folder: &OwnedFd, path: &Path, blocking: Blocking) -> io::Result<OwnedFd> {
     // SAFETY: integers only: all zeroes are a value.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = READ as u64;
     how.resolve = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_MAGICLINKS;
-    if patience == Patience::Never {
+    if blocking == Blocking::Never {
         how.resolve |= libc::RESOLVE_CACHED; // Linux 5.12
     }
     // `openat2(2)`: EAGAIN also where somebody renames meanwhile, so that the way cannot be followed safely.
-    let mut tries = if patience == Patience::Never { 1 } else { 16 };
+    let mut tries = if blocking == Blocking::Never { 1 } else { 16 };
     loop {
         tries -= 1;
         let opened = open_at_by(folder, path.as_os_str(), &how);
         match opened.as_ref().err().and_then(io::Error::raw_os_error) {
             Some(libc::EAGAIN) if tries > 0 => {}
-            Some(libc::EINVAL) if patience == Patience::Never => {
+            Some(libc::EINVAL) if blocking == Blocking::Never => {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             _ => return opened.map_err(outside),
@@ -273,7 +274,7 @@ mod tests {
 
     fn text(folder: &Folder, name: &str) -> io::Result<String> {
         let mut text = String::new();
-        folder.open_file(name, Patience::Waits)?.read_to_string(&mut text)?;
+        folder.open_file(name, Blocking::Waits)?.read_to_string(&mut text)?;
         Ok(text)
     }
 
@@ -328,7 +329,7 @@ mod tests {
         }
         let _socket = std::os::unix::net::UnixListener::bind(outer.path().join("socket")).unwrap();
         for outer in [Folder::open(outer.path()).unwrap(), Folder::open(outer.path()).unwrap().walking()] {
-            let socket = outer.open_file("socket", Patience::Waits);
+            let socket = outer.open_file("socket", Blocking::Waits);
             assert_eq!(socket.unwrap_err().kind(), io::ErrorKind::Unsupported, "{outer:?}");
         }
         let folder = Folder::open(&root).unwrap();

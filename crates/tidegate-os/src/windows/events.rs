@@ -110,7 +110,7 @@ impl Notify for Events {
 
     fn join(&mut self, _: &Listener) {} // it has two accepts posted, and is not notified
 
-    fn listener(door: &Arc<Listener>) -> Arc<Listener> {
-        door.clone()
+    fn listener(acceptor: &Arc<Listener>) -> Arc<Listener> {
+        acceptor.clone()
     }
 }

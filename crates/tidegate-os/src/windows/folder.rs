@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use windows_sys::Win32::Storage::FileSystem::FILE_FLAG_BACKUP_SEMANTICS;
 
-use crate::file::{Listed, Patience, is_hidden};
+use crate::file::{Listed, is_hidden};
+use crate::terms::Blocking;
 
 /// A folder. Names are relative to it, with `/` between their parts; an empty one is the folder itself.
 #[derive(Debug)]
@@ -37,10 +38,10 @@ impl Folder {
     /// Opens a file inside for reading; a folder, too, as on Unix.
     ///
     /// # Errors
-    /// What the system says; a name that leads out is not found. With [`Patience::Never`] always
+    /// What the system says; a name that leads out is not found. With [`Blocking::Never`] always
     /// [`io::ErrorKind::WouldBlock`].
-    pub fn open_file(&self, name: &str, patience: Patience) -> io::Result<File> {
-        if patience == Patience::Never {
+    pub fn open_file(&self, name: &str, blocking: Blocking) -> io::Result<File> {
+        if blocking == Blocking::Never {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         // Without the flag a folder is refused as if it were forbidden (`CreateFileW`, *Directories*).
@@ -139,9 +140,9 @@ mod tests {
         let folder = Folder::open(outer.path()).unwrap();
         // Where the volume makes short names, these are them; elsewhere they are not found either.
         for name in [".git/config", "GIT~1/config", "git~1/config", "GIT~1"] {
-            let opened = folder.open_file(name, Patience::Waits);
+            let opened = folder.open_file(name, Blocking::Waits);
             assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::NotFound, "{name}");
         }
-        assert!(folder.open_file("a long name.text", Patience::Waits).is_ok());
+        assert!(folder.open_file("a long name.text", Blocking::Waits).is_ok());
     }
 }

@@ -66,10 +66,10 @@ pub trait Notify: Sized {
         into: &mut VecDeque<usize>,
         _: OfQueue,
     ) -> io::Result<()>;
-    /// Is notified from now on when a connection found no accept posted at a door, where the system can.
-    fn join(&mut self, door: &Self::Acceptor);
-    /// The listening socket behind a door.
-    fn listener(door: &Arc<Self::Acceptor>) -> Arc<Listener>;
+    /// Is notified from now on when a connection found no accept posted at a acceptor, where the system can.
+    fn join(&mut self, acceptor: &Self::Acceptor);
+    /// The listening socket behind a acceptor.
+    fn listener(acceptor: &Arc<Self::Acceptor>) -> Arc<Listener>;
 }
 
 /// When an accept completes.

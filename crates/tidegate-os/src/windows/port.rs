@@ -92,7 +92,7 @@ pub struct CompletionPort {
     entries: Vec<OVERLAPPED_ENTRY>,
     /// A packet with the key of announcements has arrived.
     announced: bool,
-    /// The door has it, to tell that too few accepts are posted.
+    /// The acceptor has it, to tell that too few accepts are posted.
     joined: bool,
 }
 
@@ -168,14 +168,14 @@ impl Notify for CompletionPort {
         Ok(())
     }
 
-    fn join(&mut self, door: &AcceptPort) {
+    fn join(&mut self, acceptor: &AcceptPort) {
         if !std::mem::replace(&mut self.joined, true) {
-            door.homes.lock().unwrap_or_else(PoisonError::into_inner).push(self.handle.clone());
+            acceptor.homes.lock().unwrap_or_else(PoisonError::into_inner).push(self.handle.clone());
         }
     }
 
-    fn listener(door: &Arc<AcceptPort>) -> Arc<Listener> {
-        door.listener.clone()
+    fn listener(acceptor: &Arc<AcceptPort>) -> Arc<Listener> {
+        acceptor.listener.clone()
     }
 }
 

@@ -174,8 +174,8 @@ impl RegisteredQueue {
     }
 
     /// Posts an accept; see [`Queue::accept`].
-    pub fn accept(&mut self, door: &Arc<AcceptPort>, key: u64, at: AcceptAt) {
-        self.operations.accept(door, key, at);
+    pub fn accept(&mut self, acceptor: &Arc<AcceptPort>, key: u64, at: AcceptAt) {
+        self.operations.accept(acceptor, key, at);
     }
 
     /// Ends all accepts; each still completes.

@@ -26,7 +26,7 @@ const STEP: usize = 64 * 1024;
 
 struct Bench {
     queue: Queue<CompletionPort>,
-    door: Arc<AcceptPort>,
+    acceptor: Arc<AcceptPort>,
     addr: SocketAddr,
 }
 
@@ -44,7 +44,7 @@ impl Bench {
             reuse,
         };
         let queue = Queue::new(CompletionPort::new(16).unwrap(), &setup).unwrap();
-        Self { queue, door: Arc::new(AcceptPort::new(Arc::new(listener)).unwrap()), addr }
+        Self { queue, acceptor: Arc::new(AcceptPort::new(Arc::new(listener)).unwrap()), addr }
     }
 
     fn next(&mut self) -> Done {
@@ -76,7 +76,7 @@ impl Bench {
     }
 
     fn pair(&mut self) -> (Overlapped, TcpStream) {
-        self.queue.accept(&self.door, 1, AcceptAt::Connection);
+        self.queue.accept(&self.acceptor, 1, AcceptAt::Connection);
         let far = self.dial();
         (self.accepted(), far)
     }
@@ -150,7 +150,7 @@ fn is_here(name: &str) -> bool {
 fn the_socket_of_an_accept_is_closed_when_that_has_come_back_and_not_before() {
     let mut bench = Bench::new(0);
     for at in [AcceptAt::Connection, AcceptAt::FirstData] {
-        bench.queue.accept(&bench.door, 1, at);
+        bench.queue.accept(&bench.acceptor, 1, at);
     }
     let sockets = bench.queue.accept_sockets();
     assert_eq!(sockets.len(), 2);
@@ -332,11 +332,11 @@ fn a_socket_is_used_again_or_closed_and_the_next_connection_is_served() {
 #[test]
 fn a_connection_that_finds_no_accept_is_told_of() {
     let mut bench = Bench::new(0);
-    super::overlapped::Notify::join(bench.queue.notify_mut(), &bench.door);
+    super::overlapped::Notify::join(bench.queue.notify_mut(), &bench.acceptor);
     for _ in 0..3 {
         let _far = bench.dial();
         assert!(matches!(bench.next().outcome, Outcome::Behind));
-        bench.queue.accept(&bench.door, 1, AcceptAt::Connection);
+        bench.queue.accept(&bench.acceptor, 1, AcceptAt::Connection);
         drop(bench.accepted());
     }
 }

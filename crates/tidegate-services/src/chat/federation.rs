@@ -247,7 +247,7 @@ impl Federation {
     ///
     /// # Errors
     /// A name is invalid: nothing is stored.
-    pub fn house(&self, node: u64, room: &str, mut residents: Residents) -> Result<(), Implausible> {
+    pub fn set_residents(&self, node: u64, room: &str, mut residents: Residents) -> Result<(), Implausible> {
         if !is_name(room) || !residents.nicks.iter().all(|nick| is_name(nick)) {
             return Err(Implausible::Name);
         }
@@ -260,7 +260,7 @@ impl Federation {
         let place =
             if residents.members == 0 { self.registry.find(room) } else { self.registry.find_or_make(room) };
         if let Some(place) = place {
-            place.house(node, residents);
+            place.set_residents(node, residents);
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ impl RemoteRoom {
 
     /// Replaces the known members of a node. `kept` counts the stored names of all rooms; names beyond the limit are
     /// dropped.
-    pub(super) fn house(&mut self, node: u64, mut residents: Residents, kept: &AtomicUsize) {
+    pub(super) fn set_residents(&mut self, node: u64, mut residents: Residents, kept: &AtomicUsize) {
         self.forget(node, kept);
         let free = REMOTE_NAMES.saturating_sub(kept.load(Relaxed));
         if residents.members == 0 || free == 0 {
@@ -145,13 +145,13 @@ mod tests {
         let here =
             |members, nicks: &[&str]| Residents { members, nicks: nicks.iter().map(|&n| n.into()).collect() };
         let (mut remote, kept) = (RemoteRoom::default(), AtomicUsize::new(0));
-        remote.house(1, here(2, &["ann", "bob"]), &kept);
-        remote.house(2, here(1, &["eve"]), &kept);
-        remote.house(1, here(5, &["ann"]), &kept);
+        remote.set_residents(1, here(2, &["ann", "bob"]), &kept);
+        remote.set_residents(2, here(1, &["eve"]), &kept);
+        remote.set_residents(1, here(5, &["ann"]), &kept);
         assert_eq!((remote.members(), kept.load(Relaxed)), (6, 4));
         assert!(remote.has("eve") && !remote.has("bob"));
         assert_eq!((remote.forget(1, &kept), remote.forget(1, &kept), remote.members()), (5, 0, 1));
-        remote.house(2, Residents::default(), &kept);
+        remote.set_residents(2, Residents::default(), &kept);
         assert_eq!((remote.nicks().count(), kept.load(Relaxed)), (0, 0));
     }
 
@@ -161,12 +161,12 @@ mod tests {
         let nicks = ["a", "b", "c"].map(Arc::from);
         let here = Residents { members: 3, nicks: nicks.into_iter().collect() };
         let (mut one, mut two) = (RemoteRoom::default(), RemoteRoom::default());
-        one.house(1, here.clone(), &kept);
+        one.set_residents(1, here.clone(), &kept);
         assert_eq!((one.members(), one.nicks().count(), kept.load(Relaxed)), (3, 2, REMOTE_NAMES));
-        two.house(1, here.clone(), &kept);
+        two.set_residents(1, here.clone(), &kept);
         assert_eq!((two.members(), two.nicks().count()), (0, 0));
         one.forget(1, &kept);
-        two.house(1, here, &kept);
+        two.set_residents(1, here, &kept);
         assert_eq!((two.nicks().count(), kept.load(Relaxed)), (2, REMOTE_NAMES));
     }
 }

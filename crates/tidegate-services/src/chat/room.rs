@@ -265,9 +265,9 @@ impl Room {
         Residents { members: state.group.len(), nicks: state.nicks.iter().take(most).cloned().collect() }
     }
 
-    pub(super) fn house(&self, node: u64, residents: Residents) {
+    pub(super) fn set_residents(&self, node: u64, residents: Residents) {
         if let (Some(remote), Some(link)) = (&mut self.lock().remote, &self.link) {
-            remote.house(node, residents, &link.remote_names);
+            remote.set_residents(node, residents, &link.remote_names);
         }
     }
 

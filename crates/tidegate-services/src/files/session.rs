@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidegate::system::file::Patience;
+use tidegate::system::file::Blocking;
 use tidegate::{Mail, Outbox};
 
 use super::answer::answer;
@@ -36,9 +36,9 @@ impl SharedFiles {
 
     /// Finds a key's document. If no descriptor is left, idle cached files are closed: of this thread's cache first,
     /// then of the others.
-    fn find(&self, cache: usize, key: &str, patience: Patience) -> io::Result<Found> {
+    fn find(&self, cache: usize, key: &str, blocking: Blocking) -> io::Result<Found> {
         let caches = || (0..self.caches.len()).map(|after| (cache + after) % self.caches.len());
-        self.store.find(key, patience, || caches().any(|cache| self.cache(cache).close_one()))
+        self.store.find(key, blocking, || caches().any(|cache| self.cache(cache).close_one()))
     }
 }
 
@@ -164,7 +164,7 @@ impl FileResponder {
     #[cold]
     fn look(&mut self, key: &str, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
         let (shared, cache, key) = (self.shared.clone(), self.cache, key.to_owned());
-        if out.offload(move || shared.find(cache, &key, Patience::Waits)).is_err() {
+        if out.offload(move || shared.find(cache, &key, Blocking::Waits)).is_err() {
             let why = "too many files are being opened; retry later".into();
             self.refuse(
                 &Fault { status: Status::Unavailable, why },
@@ -230,7 +230,7 @@ impl Responder for FileResponder {
         if let Some(transfer) = known {
             return self.send(transfer, out);
         }
-        match self.shared.find(self.cache, &resource.key, Patience::Never) {
+        match self.shared.find(self.cache, &resource.key, Blocking::Never) {
             Ok(found) => self.respond(&resource.key, found, request, out),
             Err(_) => self.look(&resource.key, request, out),
         }
@@ -328,7 +328,7 @@ mod tests {
         for round in 0..4 {
             for n in 0..300 {
                 let (key, cache) = (resource(&format!("/f{n}")).unwrap().key.to_string(), round % 2);
-                match shared.find(cache, &key, Patience::Waits).unwrap() {
+                match shared.find(cache, &key, Blocking::Waits).unwrap() {
                     Found::File(document) => {
                         shared.cache(cache).keep(&key, document, Instant::now()).unwrap()
                     }

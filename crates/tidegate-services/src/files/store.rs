@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use tidegate::system::file::{Folder, Patience, identity, is_exhausted, read_cached};
+use tidegate::system::file::{Blocking, Folder, identity, is_exhausted, read_cached};
 
 use super::coding::Coding;
 use super::{FilesOptions, Listing, listing, path};
@@ -69,16 +69,16 @@ impl Store {
     /// Looks up a key. When no descriptor is left it calls `close_one`, which returns whether a retry may succeed.
     ///
     /// # Errors
-    /// [`ErrorKind::WouldBlock`], with [`Patience::Never`]: the lookup may have to read the disk.
+    /// [`ErrorKind::WouldBlock`], with [`Blocking::Never`]: the lookup may have to read the disk.
     pub(super) fn find(
         &self,
         key: &str,
-        patience: Patience,
+        blocking: Blocking,
         close_one: impl Fn() -> bool,
     ) -> io::Result<Found> {
         loop {
-            match self.look(key, patience) {
-                Err(e) if e.kind() == ErrorKind::WouldBlock && patience == Patience::Never => return Err(e),
+            match self.look(key, blocking) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock && blocking == Blocking::Never => return Err(e),
                 Err(e) if is_exhausted(&e) && close_one() => {}
                 Err(e) => return Ok(Found::Refused(self.refusal(&e))),
                 found => return found,
@@ -86,12 +86,12 @@ impl Store {
         }
     }
 
-    fn look(&self, key: &str, patience: Patience) -> io::Result<Found> {
+    fn look(&self, key: &str, blocking: Blocking) -> io::Result<Found> {
         let name = path::name(key);
-        let file = self.folder.open_file(name, patience)?;
+        let file = self.folder.open_file(name, blocking)?;
         let metadata = file.metadata()?;
         if metadata.is_dir() {
-            return if path::is_folder(key) { self.index(name, patience) } else { Ok(Found::Folder) };
+            return if path::is_folder(key) { self.index(name, blocking) } else { Ok(Found::Folder) };
         }
         if !metadata.is_file() {
             return Err(ErrorKind::Unsupported.into());
@@ -99,15 +99,15 @@ impl Store {
         if path::is_folder(key) {
             return Err(ErrorKind::NotFound.into());
         }
-        self.document(name, file, &metadata, patience).map(Found::File)
+        self.document(name, file, &metadata, blocking).map(Found::File)
     }
 
-    fn index(&self, folder: &str, patience: Patience) -> io::Result<Found> {
+    fn index(&self, folder: &str, blocking: Blocking) -> io::Result<Found> {
         for index in &self.options.index {
             let name = beside(folder, index);
-            match self.open(&name, patience) {
+            match self.open(&name, blocking) {
                 Ok((file, metadata)) => {
-                    return self.document(&name, file, &metadata, patience).map(Found::File);
+                    return self.document(&name, file, &metadata, blocking).map(Found::File);
                 }
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
@@ -118,14 +118,14 @@ impl Store {
                 let why = "this directory has no index, and listings are off".into();
                 Ok(Found::Refused(Fault { status: Status::Forbidden, why }))
             }
-            Listing::On if patience == Patience::Never => Err(ErrorKind::WouldBlock.into()),
+            Listing::On if blocking == Blocking::Never => Err(ErrorKind::WouldBlock.into()),
             Listing::On => listing::page(&self.folder, folder).map(Found::Page),
         }
     }
 
     /// Opens a regular file; anything else is not found.
-    fn open(&self, name: &str, patience: Patience) -> io::Result<(File, Metadata)> {
-        let file = match self.folder.open_file(name, patience) {
+    fn open(&self, name: &str, blocking: Blocking) -> io::Result<(File, Metadata)> {
+        let file = match self.folder.open_file(name, blocking) {
             Err(e) if e.kind() == ErrorKind::Unsupported => return Err(ErrorKind::NotFound.into()),
             opened => opened?,
         };
@@ -138,16 +138,16 @@ impl Store {
         name: &str,
         file: File,
         metadata: &Metadata,
-        patience: Patience,
+        blocking: Blocking,
     ) -> io::Result<Document> {
-        let plain = self.variant(None, file, metadata, patience)?;
+        let plain = self.variant(None, file, metadata, blocking)?;
         let modified = plain.modified;
         let mut variants = vec![plain];
         for &coding in &self.options.precompressed {
-            match self.open(&format!("{name}.{}", coding.extension()), patience) {
+            match self.open(&format!("{name}.{}", coding.extension()), blocking) {
                 // An older variant was made from another version of the file.
                 Ok((file, metadata)) if metadata.modified()? >= modified => {
-                    variants.push(self.variant(Some(coding), file, &metadata, patience)?);
+                    variants.push(self.variant(Some(coding), file, &metadata, blocking)?);
                 }
                 Ok(_) => {}
                 Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {}
@@ -162,7 +162,7 @@ impl Store {
         coding: Option<Coding>,
         file: File,
         metadata: &Metadata,
-        patience: Patience,
+        blocking: Blocking,
     ) -> io::Result<Variant> {
         let (length, modified) = (metadata.len(), metadata.modified()?);
         let (sign, since) = match modified.duration_since(SystemTime::UNIX_EPOCH) {
@@ -172,7 +172,7 @@ impl Store {
         let end = coding.map_or("", Coding::extension);
         let etag = format!("\"{sign}{:x}-{length:x}-{:x}{end}\"", since.as_nanos(), identity(metadata));
         let content = if length <= self.options.small_bytes as u64 {
-            Content::Memory(read(&file, length as usize, patience)?)
+            Content::Memory(read(&file, length as usize, blocking)?)
         } else {
             Content::File(Arc::new(file))
         };
@@ -223,12 +223,12 @@ impl ReadFailures {
 }
 
 /// Reads a small file.
-fn read(mut file: &File, length: usize, patience: Patience) -> io::Result<Bytes> {
+fn read(mut file: &File, length: usize, blocking: Blocking) -> io::Result<Bytes> {
     let mut bytes = vec![0; length];
-    match patience {
-        Patience::Waits => file.read_exact(&mut bytes)?,
-        Patience::Never if length == 0 => {}
-        Patience::Never => {
+    match blocking {
+        Blocking::Waits => file.read_exact(&mut bytes)?,
+        Blocking::Never if length == 0 => {}
+        Blocking::Never => {
             if read_cached(file, &mut bytes, 0)? < length {
                 return Err(ErrorKind::WouldBlock.into());
             }

@@ -208,7 +208,7 @@ fn numbers_of_members_that_somebody_made_up_fill_rooms_and_break_nothing() {
     ann.hears();
     for remote in [1, 2] {
         node.federation
-            .house(remote, "tide", Residents { members: usize::MAX, ..Residents::default() })
+            .set_residents(remote, "tide", Residents { members: usize::MAX, ..Residents::default() })
             .unwrap();
     }
     ann.say("/who");
@@ -222,7 +222,7 @@ fn no_more_names_are_kept_of_members_elsewhere_than_are_listed() {
     let mut ann = node.member("/join tide ann");
     ann.hears();
     let nicks = (0..1_000).map(|n| format!("n{n}").into()).collect();
-    node.federation.house(1, "tide", Residents { members: 1_000, nicks }).unwrap();
+    node.federation.set_residents(1, "tide", Residents { members: 1_000, nicks }).unwrap();
     ann.say("/who");
     assert_eq!(ann.hears(), ["= 1001 here: ann n0 n1"]);
     assert_eq!(node.member("/join tide n999").hears()[0], "= joined tide as n999, 1002 here, at #0");
@@ -254,7 +254,7 @@ fn who_lives_elsewhere_is_listed_has_its_nickname_and_goes_with_its_node() {
     let [a, b] = two();
     let mut ann = a.member("/join tide ann");
     for (room, residents) in a.federation.moved() {
-        b.federation.house(1, &room, residents).unwrap();
+        b.federation.set_residents(1, &room, residents).unwrap();
     }
     assert!(a.federation.moved().is_empty() && a.federation.residents_of_all().len() == 1);
     assert!(b.member("/join tide ann").hears()[0].starts_with("! this nickname is taken in the room"));
@@ -269,10 +269,10 @@ fn who_lives_elsewhere_is_listed_has_its_nickname_and_goes_with_its_node() {
     assert_eq!(a.federation.moved(), [("tide".into(), Residents::default())]);
     // What no member could be called is not believed.
     let forged = Residents { members: 1, nicks: ["\u{1b}[2J".into()].into() };
-    assert_eq!(b.federation.house(2, "tide", forged), Err(Implausible::Name));
+    assert_eq!(b.federation.set_residents(2, "tide", forged), Err(Implausible::Name));
     let nobody = Residents { members: 1, ..Residents::default() };
     for room in ["a b", "", "\u{1b}[2J"] {
-        assert_eq!(b.federation.house(2, room, nobody.clone()), Err(Implausible::Name));
+        assert_eq!(b.federation.set_residents(2, room, nobody.clone()), Err(Implausible::Name));
     }
     bob.say("/who");
     assert_eq!(bob.hears(), ["= 1 here: bob"]);

@@ -154,12 +154,12 @@ fn the_server() {
     let server = kit::serve(model, policy, service);
     println!("listening on {}", server.local_addr());
     for _ in std::io::stdin().lines() {
-        tell(&server.stats(), &stat);
+        write_stats(&server.stats(), &stat);
     }
-    tell(&kit::finish(server), &stat);
+    write_stats(&kit::finish(server), &stat);
 }
 
-fn tell(stats: &Stats, stat: &File) {
+fn write_stats(stats: &Stats, stat: &File) {
     println!("counters {} {} {}", stats.accepted, stats.no_descriptors, cpu_ms(stat));
 }
 

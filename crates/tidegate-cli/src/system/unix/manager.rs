@@ -11,15 +11,15 @@ use crate::system::Passed;
 
 /// The server accepts.
 pub fn tell_ready() {
-    tell(NotifyState::Ready);
+    notify(NotifyState::Ready);
 }
 
 /// The server is stopping.
 pub fn tell_stopping() {
-    tell(NotifyState::Stopping);
+    notify(NotifyState::Stopping);
 }
 
-fn tell(state: NotifyState<'_>) {
+fn notify(state: NotifyState<'_>) {
     let told = sd_notify::notify(&[state]).context("cannot notify the service manager");
     if let Err(e) = told {
         tracing::warn!(event = "notify-failed", "{e:#}");

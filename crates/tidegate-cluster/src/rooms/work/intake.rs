@@ -144,7 +144,7 @@ impl BridgeState {
         self.federation.reject();
         let count = self.federation.counts().rejected;
         if self.odd.lets(Instant::now()) {
-            self.tell("odd-message", &format!("not believed: {why} ({count} such messages so far)"));
+            self.report("odd-message", &format!("not believed: {why} ({count} such messages so far)"));
         }
     }
 }

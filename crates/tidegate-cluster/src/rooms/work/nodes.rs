@@ -77,7 +77,7 @@ impl BridgeState {
             Tell::Hail { .. } => self.word.state(),
             Tell::Here { node, room, members, nicks } if self.peers.knows(node) => {
                 let nicks = nicks.into_iter().map(Arc::from).collect();
-                if let Err(e) = self.federation.house(node, &room, Residents { members, nicks }) {
+                if let Err(e) = self.federation.set_residents(node, &room, Residents { members, nicks }) {
                     self.reject(&e.to_string());
                 }
             }
@@ -94,7 +94,7 @@ impl BridgeState {
     /// Says that a node came or went, but not more often than anybody can read.
     fn news(&mut self, event: &str, text: &str, now: Instant) {
         if self.news.lets(now) {
-            self.tell(event, text);
+            self.report(event, text);
         }
     }
 
@@ -110,7 +110,7 @@ impl BridgeState {
             let timeout = self.options.timeout.as_secs_f64();
             let text =
                 format!("node {name} has said nothing for {timeout:.1} s; its members are taken for gone");
-            self.tell("node-lost", &text);
+            self.report("node-lost", &text);
         }
     }
 
@@ -156,6 +156,6 @@ impl BridgeState {
             counts.refused(),
             counts.waits
         );
-        self.tell("bridge-ended", &text);
+        self.report("bridge-ended", &text);
     }
 }

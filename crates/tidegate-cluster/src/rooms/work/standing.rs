@@ -143,7 +143,7 @@ impl BridgeState {
         self.standing.seen = self.seen;
         self.log = None;
         self.federation.cut_off();
-        self.tell(
+        self.report(
             "cut-off",
             &format!(
                 "cut off from the other nodes: {why}; members are notified, and their messages are refused"
@@ -159,7 +159,7 @@ impl BridgeState {
         if log.made != self.made || end < self.seen {
             self.made = log.made;
             self.begin_anew();
-            self.tell(
+            self.report(
                 "stream-lost",
                 "the broker has lost what was said before: the stream of rooms is a new one",
             );
@@ -199,7 +199,7 @@ impl BridgeState {
                 "back after {:.1} s: {came} messages of all rooms came meanwhile",
                 away.as_secs_f64()
             );
-            return self.tell("back", &text);
+            return self.report("back", &text);
         }
         let is_stuck = is_late && self.trouble(line, now).is_some();
         if !connected || self.log.is_none() || is_stuck {

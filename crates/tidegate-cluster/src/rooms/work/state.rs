@@ -147,11 +147,11 @@ impl BridgeState {
             state.options.access.shown(),
             state.orders.len()
         );
-        state.tell("bridge", &text);
+        state.report("bridge", &text);
         Ok(state)
     }
 
-    pub(super) fn tell(&mut self, event: &str, text: &str) {
+    pub(super) fn report(&mut self, event: &str, text: &str) {
         (self.tell)(event, &printable(text));
     }
 

@@ -101,9 +101,9 @@ impl<N: Notify> Queue<N> {
     ///
     /// With a socket that had a connection before, if one is kept. Should the system take none, none is kept from then
     /// on.
-    pub fn accept(&mut self, door: &Arc<N::Acceptor>, key: u64, at: AcceptAt) {
-        self.table.notify.join(door);
-        let listener = &N::listener(door);
+    pub fn accept(&mut self, acceptor: &Arc<N::Acceptor>, key: u64, at: AcceptAt) {
+        self.table.notify.join(acceptor);
+        let listener = &N::listener(acceptor);
         let used = self.shelf.take();
         let was_used = used.is_some();
         let mut posted = self.post_accept(listener, key, at, used);

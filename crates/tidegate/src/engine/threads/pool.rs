@@ -75,7 +75,8 @@ impl Engine for Leaf {
             started.threads.push(spawn(&registry, "worker", move || worker.run())?);
             Ok(())
         });
-        let outcome = outcome.and_then(|()| staff(&registry, &queue, &idle_set, control, &mut started));
+        let outcome =
+            outcome.and_then(|()| start_workers(&registry, &queue, &idle_set, control, &mut started));
         if outcome.is_err() {
             idle_set.close();
             queue.close();
@@ -89,7 +90,7 @@ impl Engine for Leaf {
 }
 
 /// Starts the watcher, the acceptor and the control.
-fn staff(
+fn start_workers(
     registry: &Arc<ConnectionRegistry>,
     queue: &Arc<Queue>,
     idle_set: &Arc<IdleSet>,

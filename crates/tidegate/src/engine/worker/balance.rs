@@ -107,7 +107,7 @@ impl Balance {
     }
 
     /// Has all other threads do something that takes no room in their queues.
-    pub(in crate::engine) fn tell_others(&self, mine: usize, command: impl Fn() -> Command) {
+    pub(in crate::engine) fn post_to_others(&self, mine: usize, command: impl Fn() -> Command) {
         let all = self.command_queues[..self.started()].iter().enumerate();
         for (_, command_queue) in all.filter(|(index, _)| *index != mine) {
             let _ = command_queue.push(command()); // a thread that has stopped has nothing to do

@@ -1,4 +1,4 @@
-//! The door through which other threads reach an I/O thread: mail, dials and the order to stop.
+//! The commands of other threads to an I/O thread: mail, dials and the order to stop.
 
 #[cfg(all(test, tidegate_loom))]
 mod model;

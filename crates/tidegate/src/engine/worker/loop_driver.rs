@@ -224,7 +224,7 @@ pub(in crate::engine) trait LoopDriver {
             Relief::Shrink => self.pin_less(true),
             Relief::Shed => {
                 let worker = &self.loop_state().worker;
-                worker.balance.tell_others(worker.index, || Command::Shed);
+                worker.balance.post_to_others(worker.index, || Command::Shed);
                 self.shed();
             }
         }
