@@ -33,6 +33,7 @@
 //! | the future writes more than [`Policy::outbox`](tidegate::Policy::outbox) | its write waits until the peer has accepted enough |
 //! | the future wakes itself forever | other connections of the thread are served in between |
 //! | the connection ends, or the server's drain timeout passes | the future is dropped |
+//! | the peer resets while the future leaves input unread | it is dropped at the latest by `idle_timeout`, if that is set |
 //! | the future panics | only its connection is reset |
 //! | the server drains | an idle connection closes; one that called [`Connection::draining`] decides itself |
 //! | the future returns | what was written is sent, then the connection closes |
@@ -42,8 +43,10 @@
 //!
 //! # Costs
 //!
-//! Three allocations for each connection, none for each poll. On the connection's own thread reads copy from what has just
-//! arrived, and writes into the outbox; input that is not read at once, and output of other threads, are copied once more.
+//! Three allocations for each connection, none for each poll. Output that is copied is one allocation of the outbox
+//! until the kernel has taken it, as for every session: idle connections hold no buffer. On the connection's own thread
+//! reads copy from what has just arrived, and writes into the outbox; input that is not read at once, and output of
+//! other threads, are copied once more.
 //!
 //! # Features
 //!

@@ -175,6 +175,9 @@ impl AsyncSession {
 
 impl Session for AsyncSession {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        // Each direction is bounded by itself: writes wait for room, receiving for the code to read. If a full outbox
+        // held input back, two ends that write and read side by side could wait for each other for ever.
+        out.takes_input_while_full();
         self.run(out, |_| Some(Waiter::Session))
     }
 

@@ -79,6 +79,9 @@ fn a_future_that_never_yields_costs_its_own_thread_only() {
     });
 }
 
+/// After that much time without traffic a connection is closed.
+const IDLE: Duration = Duration::from_secs(3);
+
 /// A server for the cases below, and what they count.
 struct Watched {
     running: Running,
@@ -88,12 +91,12 @@ struct Watched {
 }
 
 /// With `w` the code writes without an end, with `n` it reads no more; with anything else it is an echo.
-fn watched(model: Model) -> Watched {
+fn watched(model: Model, policy: Policy) -> Watched {
     let [dropped, written, went_on] = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
     let counts = (dropped.clone(), written.clone(), went_on.clone());
     let running = start(
         model,
-        policy(model),
+        policy,
         service(move |mut conn: Connection| {
             let (dropped, written, went_on) = counts.clone();
             async move {
@@ -147,7 +150,7 @@ fn say(running: &Running, word: &[u8]) -> TcpStream {
 #[test]
 fn a_reset_drops_a_future_in_the_middle_of_a_write() {
     on_every_model(|model| {
-        let watched = watched(model);
+        let watched = watched(model, policy(model));
         let mut other = say(&watched.running, b".");
         assert_eq!(exchange(&mut other, b"there"), b"there", "on {model}");
         let stream = say(&watched.running, b"w");
@@ -158,19 +161,39 @@ fn a_reset_drops_a_future_in_the_middle_of_a_write() {
 
 #[test]
 fn a_reset_drops_a_future_that_never_reads() {
-    for unread in [0, 3, 8 << 20] {
+    on_every_model(|model| {
+        let watched = watched(model, policy(model));
+        let mut other = say(&watched.running, b".");
+        assert_eq!(exchange(&mut other, b"there"), b"there", "on {model}");
+        let stream = say(&watched.running, b"n");
+        until("it runs", || watched.written.load(SeqCst) == 1);
+        watched.ends_by_reset(model, stream, other);
+    });
+}
+
+/// Where receiving has paused, not every model hears of a reset: the idle timeout ends the connection then.
+#[test]
+fn nothing_stays_of_a_future_that_never_reads_what_has_come() {
+    for unread in [3, 32 << 20] {
         on_every_model(|model| {
-            let watched = watched(model);
-            let mut other = say(&watched.running, b".");
-            assert_eq!(exchange(&mut other, b"there"), b"there", "on {model}");
+            let watched =
+                watched(model, policy(model).first_byte_timeout(Some(IDLE)).idle_timeout(Some(IDLE)));
             let mut stream = say(&watched.running, b"n");
             until("it runs", || watched.written.load(SeqCst) == 1);
             // As much of it as the sockets take.
             stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
             let all = stream.write_all(&vec![7; unread]);
             assert_eq!(all.is_ok(), unread < 1 << 20, "on {model}: receiving goes on without a reader");
-            eprintln!("with {unread} bytes that are not read");
-            watched.ends_by_reset(model, stream, other);
+            reset(stream);
+            until("the future is dropped", || watched.dropped.load(SeqCst) == 1);
+            until("nothing is open", || watched.running.stats().open() == 0);
+            let mut other = say(&watched.running, b".");
+            assert_eq!(exchange(&mut other, b"there"), b"there", "on {model}");
+            let stats = watched.running.stats();
+            let ends = [CloseReason::Reset, CloseReason::IdleTimeout].map(|why| stats.closed_by(why));
+            eprintln!("with {unread} bytes unread: {ends:?} ended by a reset, by the time limit");
+            assert_eq!(ends.iter().sum::<u64>(), 1, "on {model}: {stats:?}");
+            assert_eq!(watched.went_on.load(SeqCst), 0, "on {model}");
         });
     }
 }

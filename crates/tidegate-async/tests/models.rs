@@ -14,8 +14,8 @@ use kit::{
     Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
     until,
 };
-use tidegate::Client;
 use tidegate::policy::{FastPath, OutboxMarks};
+use tidegate::{Client, Model, Policy};
 use tidegate_async::{Connection, Elapsed, service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -439,39 +439,46 @@ fn a_refused_job_that_owns_half_of_its_connection_hangs_nothing() {
     });
 }
 
-/// Both ends are async code, on a model whose loop can watch shared memory.
-#[cfg(target_os = "linux")]
-#[test]
-fn connections_of_async_code_leave_tcp_for_shared_memory() {
-    let model = tidegate::Model::Epoll;
-    let fast = policy(model).fast_path(Some(FastPath::default()));
-    let running = start(model, fast.clone(), service(echo));
+/// Both ends are async code; the dialling one writes and reads side by side, more than all buffers hold. Returns the
+/// connections of both ends on the fast path.
+fn talk_both_ways(model: Model, policy: Policy, length: usize) -> (u64, u64) {
+    let running = start(model, policy.clone(), service(echo));
     let (hears, heard) = mpsc::channel();
     let caller = service(move |conn: Connection| {
         let hears = hears.clone();
         async move {
             let spawner = conn.spawner();
             let (mut reader, mut writer) = conn.into_split();
-            let (sent, all) = tokio::sync::oneshot::channel();
             spawner.spawn(async move {
-                writer.write_all(&pattern(3_000_000)).await.unwrap();
+                writer.write_all(&pattern(length)).await.unwrap();
                 writer.shutdown().await.unwrap();
-                sent.send(()).unwrap();
             });
             let mut back = Vec::new();
             reader.read_to_end(&mut back).await.unwrap();
-            all.await.unwrap();
             hears.send(back).unwrap();
         }
     });
-    let client = Client::new(caller.speaks_first()).model(model).policy(fast).start().unwrap();
+    let client = Client::new(caller.speaks_first()).model(model).policy(policy).start().unwrap();
     client.dial(running.local_addr()).unwrap();
     let back = heard.recv_timeout(PATIENCE).unwrap();
-    assert!(back == pattern(3_000_000), "{} bytes came back", back.len());
+    assert!(back == pattern(length), "on {model}: {} bytes came back", back.len());
     client.stop();
     let there = client.join();
     running.stop();
     let here = running.join();
-    assert_eq!((here.fast_paths, there.fast_paths), (1, 1));
-    assert_eq!((here.bytes_in, here.bytes_out), (3_000_000, 3_000_000));
+    assert_eq!((here.bytes_in, here.bytes_out), (length as u64, length as u64), "on {model}");
+    (here.fast_paths, there.fast_paths)
+}
+
+#[test]
+fn code_that_writes_too_much_still_reads() {
+    on_every_model(|model| _ = talk_both_ways(model, policy(model), 48 << 20));
+}
+
+/// On a model whose loop can watch shared memory.
+#[cfg(target_os = "linux")]
+#[test]
+fn connections_of_async_code_leave_tcp_for_shared_memory() {
+    let fast = policy(Model::Epoll).fast_path(Some(FastPath::default()));
+    assert_eq!(talk_both_ways(Model::Epoll, fast, 3_000_000), (1, 1));
 }

@@ -160,7 +160,8 @@ struct QueueState {
     /// Workers that wait for a job.
     idle: usize,
     /// Workers that sleep on a connection because nobody waited when they looked. If somebody comes and no worker
-    /// is idle, one of them is woken, in turn, to see whether its connection can wait instead.
+    /// is idle, one of them is woken, in turn, to see whether its connection can wait instead. Those that have work
+    /// again are passed over: an application may keep them for long.
     asleep: VecDeque<Arc<Alarm>>,
 }
 
@@ -172,14 +173,19 @@ impl Queue {
     pub(super) fn push(&self, job: Job) {
         let mut state = self.lock();
         state.jobs.push_back(job);
-        if state.idle == 0
-            && let Some(alarm) = state.asleep.pop_front()
-        {
-            alarm.listed.store(false, Relaxed);
-            alarm.waker.wake();
+        if state.idle == 0 {
+            state.wake_one();
         }
         drop(state);
         self.filled.notify_one();
+    }
+
+    /// A worker was woken for the queue and has other work: another one is woken in its place.
+    fn pass_on(&self) {
+        let mut state = self.lock();
+        if !state.jobs.is_empty() && state.idle == 0 {
+            state.wake_one();
+        }
     }
 
     /// The next job; `None` once the queue is closed and empty.
@@ -198,6 +204,7 @@ impl Queue {
         if !state.jobs.is_empty() {
             return true;
         }
+        alarm.asleep.store(true, Relaxed);
         if !alarm.listed.swap(true, Relaxed) {
             state.asleep.push_back(alarm.clone());
         }
@@ -210,11 +217,27 @@ impl Queue {
     }
 }
 
+impl QueueState {
+    /// Wakes the next worker that sleeps on a connection.
+    fn wake_one(&mut self) {
+        while let Some(alarm) = self.asleep.pop_front() {
+            alarm.listed.store(false, Relaxed);
+            if alarm.asleep.swap(false, Relaxed) {
+                alarm.waker.wake();
+                return;
+            }
+        }
+    }
+}
+
 /// Wakes a worker from its wait on a socket.
 struct Alarm {
     waker: Waker,
     /// It is in the queue's list of sleepers; written under the queue's lock.
     listed: AtomicBool,
+    /// It sleeps, or is about to, and the queue has not woken it. Who sets it back, the worker or the queue, decides
+    /// whether the worker has to see to the queue.
+    asleep: AtomicBool,
 }
 
 impl Wake for Alarm {
@@ -249,7 +272,11 @@ impl Worker {
         queue: Arc<Queue>,
         idle_set: Arc<IdleSet>,
     ) -> io::Result<Self> {
-        let alarm = Arc::new(Alarm { waker: Waker::new()?, listed: AtomicBool::new(false) });
+        let alarm = Arc::new(Alarm {
+            waker: Waker::new()?,
+            listed: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+        });
         let wakes = TaskWaker::from(alarm.clone());
         let counters = registry.counters_of_next();
         Ok(Self { index, registry, queue, idle_set, counters, alarm, wakes })
@@ -336,6 +363,10 @@ impl Worker {
                 _ if has_mail => self.wait(pooled, Some(Duration::ZERO)),
                 _ => self.wait(pooled, others.then_some(QUIET_QUANTUM)),
             };
+            let woken_for_queue = !others && !self.alarm.asleep.swap(false, Relaxed);
+            if woken_for_queue && (ready != Readiness::default() || pooled.slot.post.has_delivery()) {
+                self.queue.pass_on();
+            }
             let policy = self.registry.policy();
             let context = pooled.slot.context(&policy, &self.counters);
             let quiet = !ready.readable && !ready.writable;
