@@ -9,7 +9,7 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 
 use clap::Parser;
-use tidegate::{Endpoint, Model, Policy, Server, Service};
+use tidegate::{Availability, Endpoint, Model, Policy, Server, Service};
 
 /// Where to listen and on which model.
 #[derive(Parser)]
@@ -20,9 +20,9 @@ pub struct Args {
     /// I/O model, such as epoll or uring [default: the best one available].
     #[arg(long, value_name = "MODEL", value_parser = |name: &str| name.parse::<Model>())]
     pub model: Option<Model>,
-    /// Only say whether the model is available.
+    /// Only say which models are available, and why others are not.
     #[arg(long)]
-    pub check: bool,
+    pub models: bool,
     /// I/O threads [default: as many as the model takes].
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
@@ -36,6 +36,15 @@ pub fn serve(service: impl Service) -> anyhow::Result<()> {
 /// The same, for a program that has read some of its arguments itself; the first is its name.
 pub fn serve_with(service: impl Service, arguments: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let args = Args::parse_from(arguments);
+    if args.models {
+        for model in Model::ALL {
+            match model.availability() {
+                Availability::Available(how) => println!("{model:<13} yes  {how}"),
+                Availability::Unavailable(why) => println!("{model:<13} no   {why}"),
+            }
+        }
+        return Ok(());
+    }
     // hyper in a build without optimisation needs more than the 128 KiB that threads of `blocking` and `pool` have.
     let policy = Policy::default().threads(args.threads).thread_stack_bytes(1 << 20);
     let server = Server::new(service).policy(policy);
@@ -43,10 +52,6 @@ pub fn serve_with(service: impl Service, arguments: impl Iterator<Item = String>
         Some(model) => server.model(model),
         None => server,
     };
-    if args.check {
-        server.bind(args.listen)?;
-        return Ok(());
-    }
     let running = server.bind(args.listen)?.start()?;
     println!("listening on {}", running.local_addr());
     std::io::stdout().flush()?;

@@ -20,6 +20,7 @@ pub const FOREIGN: &[(&str, &str, &str)] = &[
     ("benchmarks/windows.md", "--brief", "of cargo xtask windows"),
     ("docs/testing.md", "--all", "of examples/apps/check"),
     ("docs/async.md", "--all", "of examples/apps/check"),
+    ("docs/async.md", "--models", "of examples/apps"),
     ("docs/async.md", "--features", "of cargo"),
     ("docs/install.md", "--features", "of cargo"),
     ("benchmarks/files.md", "--compressed", "of curl"),

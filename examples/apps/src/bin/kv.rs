@@ -4,10 +4,9 @@
 //! with one send. `cargo run --release --bin kv -- --listen 127.0.0.1:6379`, then `redis-benchmark -t set,get -P 16`.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
+use smallvec::SmallVec;
 use tidegate::{Consumed, Flow, Outbox, Peer, Refusal, Service, Session};
 
 /// Locks of the store: threads seldom want the same one.
@@ -17,21 +16,23 @@ const LONGEST: usize = 60 << 10;
 /// The most parts of one command.
 const MOST_PARTS: usize = 1 << 14;
 
-type Shard = HashMap<Vec<u8>, Bytes>;
+/// A key or a value: short ones lie in the table itself, with no second place in memory to wait for.
+type Text = SmallVec<[u8; 23]>;
+type Shard = HashMap<Text, Text>;
 
 struct Store {
-    hasher: RandomState,
-    shards: Vec<Mutex<Shard>>,
+    shards: [Mutex<Shard>; SHARDS],
 }
 
 impl Store {
     fn new() -> Self {
-        Self { hasher: RandomState::new(), shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
+    /// The part of the store that has this key. The map inside is what withstands keys chosen to collide.
     fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[self.hasher.hash_one(key) as usize % SHARDS];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        let hash = key.iter().fold(0_usize, |hash, byte| hash.wrapping_mul(31).wrapping_add((*byte).into()));
+        self.shards[hash % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds to a number, which is 0 if there is none.
@@ -42,13 +43,10 @@ impl Store {
             None => 0,
         };
         let next = now.checked_add(by)?;
-        shard.insert(key.to_vec(), next.to_string().into());
+        shard.insert(key.into(), itoa::Buffer::new().format(next).as_bytes().into());
         Some(next)
     }
 }
-
-/// One command: its parts, as they lie in the input.
-type Command<'a> = Vec<&'a [u8]>;
 
 /// The input is not RESP; the connection cannot go on.
 struct Malformed(&'static str);
@@ -67,30 +65,31 @@ fn number(text: &[u8], most: usize) -> Option<usize> {
     std::str::from_utf8(text).ok()?.parse().ok().filter(|&n| n <= most)
 }
 
-/// Takes one command off the front of the input, if all of it is there.
-fn command<'a>(input: &mut &'a [u8]) -> Result<Option<Command<'a>>, Malformed> {
+/// Takes one command off the front of the input, if all of it is there: its parts are put into `parts`.
+fn command<'a>(input: &mut &'a [u8], parts: &mut Vec<&'a [u8]>) -> Result<bool, Malformed> {
+    parts.clear();
     let mut rest = *input;
-    let Some(head) = line(&mut rest)? else { return Ok(None) };
+    let Some(head) = line(&mut rest)? else { return Ok(false) };
     let Some(count) = head.strip_prefix(b"*") else {
         *input = rest; // an inline command, as a person types it
-        return Ok(Some(head.split(|byte| *byte == b' ').filter(|part| !part.is_empty()).collect()));
+        parts.extend(head.split(|byte| *byte == b' ').filter(|part| !part.is_empty()));
+        return Ok(true);
     };
     let count = number(count, MOST_PARTS).ok_or(Malformed("invalid multibulk length"))?;
-    let mut parts = Vec::with_capacity(count.min(8));
     for _ in 0..count {
-        let Some(head) = line(&mut rest)? else { return Ok(None) };
+        let Some(head) = line(&mut rest)? else { return Ok(false) };
         let length = head.strip_prefix(b"$").ok_or(Malformed("expected '$'"))?;
         let length = number(length, LONGEST).ok_or(Malformed("invalid bulk length"))?;
-        let Some((part, after)) = rest.split_at_checked(length) else { return Ok(None) };
+        let Some((part, after)) = rest.split_at_checked(length) else { return Ok(false) };
         match after {
             [b'\r', b'\n', more @ ..] => rest = more,
-            [] | [b'\r'] => return Ok(None),
+            [] | [b'\r'] => return Ok(false),
             _ => return Err(Malformed("a bulk string does not end where it should")),
         }
         parts.push(part);
     }
     *input = rest;
-    Ok(Some(parts))
+    Ok(true)
 }
 
 struct KeyValue(Arc<Store>);
@@ -108,20 +107,26 @@ struct Client {
 }
 
 impl Client {
-    fn answer(&self, command: &Command<'_>, out: &mut Outbox<'_>) {
-        let Some((name, arguments)) = command.split_first() else { return };
-        match (name.to_ascii_uppercase().as_slice(), arguments) {
+    fn answer(&self, parts: &[&[u8]], out: &mut Outbox<'_>) {
+        let Some((name, arguments)) = parts.split_first() else { return };
+        let mut upper = [0; 8]; // as long as the longest name
+        let name = match upper.get_mut(..name.len()) {
+            Some(upper) => {
+                upper.copy_from_slice(name);
+                upper.make_ascii_uppercase();
+                &*upper
+            }
+            None => name,
+        };
+        match (name, arguments) {
             (b"PING", []) => out.write(b"+PONG\r\n"),
             (b"PING" | b"ECHO", [text]) => bulk(text, out),
-            (b"GET", [key]) => {
-                let value = self.store.shard(key).get(*key).cloned();
-                match value {
-                    Some(value) => bulk(&value, out),
-                    None => out.write(b"$-1\r\n"),
-                }
-            }
+            (b"GET", [key]) => match self.store.shard(key).get(*key) {
+                Some(value) => bulk(value, out),
+                None => out.write(b"$-1\r\n"),
+            },
             (b"SET", [key, value]) => {
-                self.store.shard(key).insert(key.to_vec(), Bytes::copy_from_slice(value));
+                self.store.shard(key).insert((*key).into(), (*value).into());
                 out.write(b"+OK\r\n");
             }
             (b"INCR", [key]) => match self.store.add(key, 1) {
@@ -150,22 +155,27 @@ impl Client {
 }
 
 fn bulk(bytes: &[u8], out: &mut Outbox<'_>) {
-    out.write(format!("${}\r\n", bytes.len()).as_bytes());
+    out.write(b"$");
+    out.write(itoa::Buffer::new().format(bytes.len()).as_bytes());
+    out.write(b"\r\n");
     out.write(bytes);
     out.write(b"\r\n");
 }
 
 fn integer(value: i64, out: &mut Outbox<'_>) {
-    out.write(format!(":{value}\r\n").as_bytes());
+    out.write(b":");
+    out.write(itoa::Buffer::new().format(value).as_bytes());
+    out.write(b"\r\n");
 }
 
 impl Session for Client {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let mut rest = input;
+        let mut parts = Vec::with_capacity(8);
         while !out.is_full() {
-            match command(&mut rest) {
-                Ok(Some(command)) => self.answer(&command, out),
-                Ok(None) => break,
+            match command(&mut rest, &mut parts) {
+                Ok(true) => self.answer(&parts, out),
+                Ok(false) => break,
                 Err(Malformed(why)) => {
                     out.write(format!("-ERR Protocol error: {why}\r\n").as_bytes());
                     return Consumed::all(input).then(Flow::Linger);
