@@ -44,6 +44,9 @@ pub struct Args {
     /// is a row in any case.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rates: Vec<u64>,
+    /// demand: I/O threads of the server, each number compared with the smallest [default: one per processor].
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Vec<u16>,
     /// models: seconds of each row. demand, memory: of each round. connections: of each probe, and so the idle time.
     /// survival: of the attack. udp: of each run. latency: of each window.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]

@@ -134,6 +134,34 @@ fn each_rate_has_its_demand() {
 }
 
 #[test]
+fn demand_is_compared_between_numbers_of_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let rest = ["--connections", "4", "--rates", "100", "--seconds", "1", "--repeats", "1"];
+    let models = ["demand", "--models", "epoll,blocking", "--threads", "4,1,4"];
+    let output = bench(&[&models[..], &rest].concat(), folder.path());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let table = results(folder.path()).demand.unwrap();
+    let named: Vec<_> = table.rows.iter().map(|row| (row.model.as_str(), row.threads)).collect();
+    assert_eq!(named, [("epoll", Some(1)), ("epoll", Some(4))]);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    for text in ["to the fewest threads", "left out: blocking: it has no number of I/O threads to set"] {
+        assert!(shown.contains(text), "{text:?} in {shown}");
+    }
+    let [one, four] = [&table.rows[0], &table.rows[1]].map(|row| row.figures.cpu_s_per_100k.median);
+    let ratio = format!(" {:.2} ", four / one);
+    let line = shown.lines().find(|line| line.contains("epoll") && line.contains(&ratio));
+    assert!(line.is_some(), "{ratio:?} in {shown}");
+    let csv = std::fs::read_to_string(folder.path().join("demand.csv")).unwrap();
+    assert!(csv.starts_with("model,rate,threads,") && csv.contains("epoll,100,4,"), "{csv}");
+    let output = bench(&["models", "--threads", "1"], folder.path());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(2) && said.contains("--threads belongs to `bench demand`"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_program_of_the_users_is_measured_on_every_model() {
     let folder = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_tidegate");

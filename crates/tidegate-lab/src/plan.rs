@@ -85,7 +85,7 @@ impl Experiment for connections::Settings {
 
 impl Experiment for demand::Settings {
     fn steps(&self) -> usize {
-        here(&self.models) * self.rates.len() * self.repeats
+        here(&self.models) * self.rates.len() * self.repeats * self.servers().len()
     }
 
     fn facts(&self) -> Facts {

@@ -1,5 +1,6 @@
 //! What `tidegate bench` measures: experiments with their settings, from the options.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -72,6 +73,9 @@ impl Args {
             }
             () if !is(Experiment::Demand) && !is(Experiment::Files) && !self.rates.is_empty() => {
                 Some("--rates belongs to `bench demand` and `bench files`")
+            }
+            () if !is(Experiment::Demand) && !self.threads.is_empty() => {
+                Some("--threads belongs to `bench demand`")
             }
             () if !is(Experiment::App) && self.path.is_some() => Some("--path belongs to `bench app`"),
             () => None,
@@ -157,6 +161,14 @@ impl Args {
             connections: self.sizes(&[100]).first().copied().unwrap_or(100),
             window: Duration::from_secs(self.seconds.map_or(if quick { 1 } else { 2 }, Into::into)),
             repeats: self.rounds(1, 4),
+            threads: self
+                .threads
+                .iter()
+                .copied()
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .map(Into::into)
+                .collect(),
         }
     }
 

@@ -81,7 +81,7 @@ fn whole() -> f64 {
 }
 
 /// The position of a model in tables.
-fn position(model: &str) -> Option<usize> {
+pub(crate) fn position(model: &str) -> Option<usize> {
     Model::ALL.iter().position(|m| m.name() == model)
 }
 

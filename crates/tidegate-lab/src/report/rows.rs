@@ -58,7 +58,7 @@ fn at(table: &concurrency::Table, point: &concurrency::Point) -> Row {
 }
 
 fn at_rate(r: &demand::Row) -> Row {
-    row("demand", format!("{}, {} requests/s", r.model, r.rate), &r.figures)
+    row("demand", format!("{}, {} requests/s", r.name(), r.rate), &r.figures)
 }
 
 fn connections_row(r: &connections::Row) -> Row {
