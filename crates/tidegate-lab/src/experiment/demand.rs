@@ -212,7 +212,7 @@ mod tests {
                 ..Figures::default()
             },
         };
-        let rows = vec![row(Some(1), 100, 2.0), row(Some(1), 200, 9.0), row(Some(4), 100, 3.0)];
+        let rows = vec![row(Some(1), 200, 9.0), row(Some(1), 100, 2.0), row(Some(4), 100, 3.0)];
         let table = Table { rows, ..Table::default() };
         let (ratio, interval) = table.against_fewest(&table.rows[2]).unwrap();
         let interval = interval.unwrap();
