@@ -15,6 +15,7 @@ use tidegate_lab::spread::Spread;
 use crate::bench::end_children_with_this_program;
 use crate::compare::number;
 use crate::limits::time;
+use crate::load::positive;
 use crate::out;
 use crate::out::json::Json;
 use crate::{Failure, Outcome, usage};
@@ -30,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH", default_value = "/")]
     path: String,
     /// Concurrent requests.
-    #[arg(short, long, value_name = "CONNS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "N", default_value = "100", value_parser = positive::<u32>)]
     connections: u32,
     /// A new connection for each request.
     #[arg(long)]

@@ -7,6 +7,7 @@ use tidegate::system;
 use tidegate_cluster::AllowList;
 use tidegate_cluster::agent::{AgentOptions, serve};
 
+use crate::load::positive;
 use crate::log::note;
 use crate::nats::{NatsArgs, failure, name_or_host};
 use crate::system::signals;
@@ -28,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "CIDR|HOST", value_delimiter = ',')]
     allow: Vec<String>,
     /// Exit after this many loads [default: never].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = positive::<u64>)]
     runs: Option<u64>,
     /// Run on these processors only, for example 1 or 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]

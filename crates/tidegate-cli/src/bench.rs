@@ -15,6 +15,7 @@ use tidegate_lab::report::{self, Results, verdict};
 use tidegate_lab::{Agents, Bench, process};
 
 use crate::limits::each_model;
+use crate::load::{between, positive};
 use crate::nats::NatsArgs;
 use crate::out::{self, complain, say};
 use crate::system::signals;
@@ -38,22 +39,22 @@ pub struct Args {
     /// those that carry the load, instead of 100. connections: the rows of each model, instead of 10,000 and 50,000.
     /// memory: those that carry the load, instead of 1,000. files: clients, instead of 10,000. survival: well-behaved
     /// clients, instead of 50.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = positive::<u32>)]
     connections: Vec<u32>,
-    /// demand: requests a second of each row, instead of 1,000, 10,000 and 50,000. files: instead of 5,000; all at once
-    /// is a row in any case.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    /// demand: requests per second of each row, instead of 1,000, 10,000 and 50,000. files: the same, instead of 5,000;
+    /// a row without a rate limit is always included.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = between::<u64, 1, 10_000_000>)]
     rates: Vec<u64>,
     /// models: seconds of each row. demand, memory: of each round. connections: of each probe, and so the idle time.
     /// survival: of the attack. udp: of each run. latency: of each window.
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..3600))]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..3600))]
     seconds: Option<u32>,
     /// concurrency, peers: requests of each round.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = positive::<u64>)]
     requests: Option<u64>,
     /// models, concurrency, demand, memory, files, udp, peers: rounds of each row; tidegate compare needs 4 or more.
     /// latency: windows of each line.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..1000))]
+    #[arg(long, value_name = "N", value_parser = between::<u32, 1, 999>)]
     repeats: Option<u32>,
     /// peers: a file with additional servers, like crates/tidegate-lab/peers/peers.toml.
     #[arg(long, value_name = "FILE")]
@@ -83,7 +84,7 @@ struct AgentArgs {
     #[arg(long, value_name = "URL", requires = "agents")]
     nats: Option<String>,
     /// concurrency, connections: agents per load.
-    #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", requires = "nats", value_parser = positive::<u16>)]
     agents: Option<u16>,
     /// With --agents: the address of this machine as seen by the agents.
     #[arg(long, value_name = "IP", requires = "nats", default_value = "127.0.0.1")]

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::load::between;
+
 /// Options of `fastpath`.
 #[derive(clap::Args)]
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "unused on other systems"))]
@@ -11,7 +13,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
     /// Maximum connections in the map; further ones use plain TCP.
-    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "N", default_value = "16384", value_parser = between::<u32, 1, { 1 << 20 }>)]
     connections: u32,
     /// A command to run in the group; its exit code is returned. Without one, runs until SIGINT or SIGTERM. Connections
     /// already in the map stay there until they end.

@@ -5,6 +5,8 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use tidegate::policy::{Limit, Limited, Unit};
 
+use crate::load;
+
 /// Limits given on the command line, in the order of the table, each with its text.
 pub struct Given<P: Limited>(Vec<(&'static Limit<P>, String)>);
 
@@ -69,6 +71,11 @@ fn arg<P: Limited>(limit: &'static Limit<P>) -> Option<Arg> {
     let arg = match limit.unit {
         Unit::Switch => arg.action(ArgAction::SetTrue),
         Unit::Words(words) => arg.value_parser(PossibleValuesParser::new(words)),
+        Unit::Count | Unit::Rate => arg.value_parser(|text: &str| {
+            // As loads write numbers: 10k, 1M.
+            let text = load::count::<u64>(text).map_or_else(|_| text.to_owned(), |n| n.to_string());
+            limit.check_text(&text).map(|()| text)
+        }),
         _ => arg.value_parser(|text: &str| limit.check_text(text).map(|()| text.to_owned())),
     };
     let arg = match limit.unit {

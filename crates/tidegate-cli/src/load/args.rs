@@ -12,8 +12,8 @@ use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security
 
 use super::cluster::ClusterArgs;
 use super::threshold::Threshold;
-use super::units::{count, rate, span};
-use crate::limits::models;
+use super::units::{count, positive, rate, span};
+use crate::limits::{models, size};
 use crate::{Failure, usage};
 
 /// Options of `load`.
@@ -59,17 +59,17 @@ pub struct Common {
     /// unix:SOCKET:/PATH instead of HOST:PORT/PATH for a Unix socket.
     target: String,
     /// Concurrent connections, opened in blocks of 1,000.
-    #[arg(short, long, value_name = "CONNS", default_value = "100", value_parser = count::<usize>)]
+    #[arg(short, long, value_name = "N", default_value = "100", value_parser = count::<usize>)]
     connections: usize,
     /// Stop after this many requests.
-    #[arg(short = 'n', long, value_name = "REQUESTS", conflicts_with = "duration", value_parser = count::<u64>)]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
     #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
     duration: Option<f64>,
     /// Open loop: total requests per second, on an exact schedule; latency counts from when a request was due [default:
     /// closed loop, each response triggers the next request].
-    #[arg(long, value_name = "REQ_PER_S", value_parser = rate)]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<f64>,
     /// With --rate: start with this rate and increase it linearly within this time, for example 0:30s.
     #[arg(long, value_name = "FROM:TIME", requires = "rate", value_parser = ramp)]
@@ -80,17 +80,19 @@ pub struct Common {
     /// Open the connections evenly over this time; 0s means as fast as possible.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = span)]
     ramp_connections: f64,
+    #[command(flatten)]
+    pub output: Output,
     /// The I/O model of the generator, or auto.
     #[arg(long, default_value = "auto", value_parser = models())]
     model: String,
     /// I/O threads [default: one for each available processor].
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "N", value_parser = count::<usize>)]
     threads: Option<usize>,
     /// Run on these processors only, for example 1 or 0,1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cpus: Vec<usize>,
     /// Source addresses in 127.0.0.0/8 to spread over [default: as many as the ports need].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     sources: Option<usize>,
     /// Source addresses to use in turn: ADDRESS, FROM-TO or several with commas, for example 10.0.0.1-10.0.0.8.
     #[arg(long, value_name = "ADDR-RANGE", value_delimiter = ',', value_parser = addresses, conflicts_with = "sources")]
@@ -108,8 +110,6 @@ pub struct Common {
     tls: TlsArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// TLS settings for a target with https:// or tls://.
@@ -169,29 +169,27 @@ pub struct EchoArgs {
     #[arg(short = 'r', long, value_name = "BYTES_PER_S", conflicts_with = "rate")]
     block_rate: Option<u64>,
     /// Bytes of a message.
-    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    #[arg(long, value_name = "SIZE", default_value = "4096", value_parser = size)]
     size: usize,
     /// Messages of each connection, which is idle afterwards; the run ends when all of them came back.
-    #[arg(long, value_name = "MESSAGES", conflicts_with_all = ["requests", "duration"], value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["requests", "duration"], value_parser = positive::<u64>)]
     messages: Option<u64>,
     /// With --messages: finish sending (half-close) after the last one; all responses must still arrive.
     #[arg(long, requires = "messages")]
     half_close: bool,
     /// Messages in flight on each connection.
-    #[arg(long, value_name = "MESSAGES", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count::<usize>)]
     window: usize,
 }
 
 /// Options of `load http`.
 #[derive(clap::Args)]
 pub struct HttpArgs {
-    #[command(flatten)]
-    pub common: Common,
     /// A new connection for each request.
     #[arg(long)]
     no_keepalive: bool,
     /// Request method [default: GET, with a body POST].
-    #[arg(short, long, short_alias = 'X')]
+    #[arg(short, long, short_alias = 'X', value_name = "NAME")]
     method: Option<String>,
     /// A header field, 'Name: value'; may be given several times. Replaces a default field of the same name.
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
@@ -215,12 +213,13 @@ pub struct HttpArgs {
     #[arg(long, value_name = "TEXT")]
     check_body_contains: Option<String>,
     /// Requests in flight on each connection.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count::<usize>)]
     pipeline: usize,
     /// Requests of each connection, which is idle afterwards; the run ends when all were answered.
-    #[arg(long, value_name = "REQUESTS", conflicts_with_all = ["requests", "duration"])]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["requests", "duration"], value_parser = positive::<u64>)]
     requests_each: Option<u64>,
+    #[command(flatten)]
+    pub common: Common,
 }
 
 impl EchoArgs {
@@ -460,7 +459,7 @@ pub fn model(name: &str) -> Result<Option<Model>, Failure> {
     match model.availability() {
         Availability::Available(_) => Ok(Some(model)),
         Availability::Unavailable(why) => Err(usage(anyhow!(
-            "the model {model} is unavailable: {why}; tidegate doctor lists what works here"
+            "the model {model} is unavailable: {why}; tidegate doctor lists the models that are available"
         ))),
     }
 }

@@ -11,7 +11,7 @@ use tidegate_load::{Attack, AttackReport, LoadError, Target, attack};
 
 use super::args::{model, seconds};
 use super::cluster::NoAgents;
-use super::units::span;
+use super::units::{count, span};
 use crate::limits::models;
 use crate::out::json::Json;
 use crate::out::{self, say};
@@ -28,19 +28,19 @@ pub struct AttackArgs {
     #[arg(short, long, short_alias = 'z', value_name = "TIME", default_value = "30s", value_parser = span)]
     duration: f64,
     /// Connections that send nothing.
-    #[arg(long, value_name = "N", default_value_t = 500)]
+    #[arg(long, value_name = "N", default_value = "500", value_parser = count::<usize>)]
     silent: usize,
     /// Connections that send one byte per second of a request.
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value = "200", value_parser = count::<usize>)]
     trickle: usize,
     /// Connections that send as fast as they can and never read.
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value = "200", value_parser = count::<usize>)]
     flood: usize,
     /// Connections that finish sending in mid-request, and stay open.
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(long, value_name = "N", default_value = "50", value_parser = count::<usize>)]
     half_open: usize,
     /// Connections per second that are opened and reset, immediately or in mid-request.
-    #[arg(long, value_name = "PER_S", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = count::<u32>)]
     reset_rate: u32,
     /// The I/O model of the attackers, or auto.
     #[arg(long, default_value = "auto", value_parser = models())]

@@ -11,9 +11,9 @@ use tidegate_load::{Amount, ChatPlan, ChatReport, Speech, Target, run_chat};
 use super::args::{TlsArgs, model, seconds};
 use super::cluster::NoAgents;
 use super::live::View;
-use super::units::{count, rate, span};
+use super::units::{between, count, rate, span};
 use super::{failure, on_terminal, pin};
-use crate::limits::{models, wait};
+use crate::limits::{models, size, wait};
 use crate::out::complain;
 use crate::out::json::Json;
 use crate::system::signals;
@@ -32,22 +32,22 @@ pub struct ChatArgs {
     #[arg(long)]
     websocket: bool,
     /// Members, in total.
-    #[arg(short, long, value_name = "MEMBERS", default_value = "100", value_parser = count::<usize>)]
+    #[arg(short, long, value_name = "N", default_value = "100", value_parser = count::<usize>)]
     connections: usize,
     /// Rooms; members are distributed over them in turn.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count::<usize>)]
     rooms: usize,
     /// Members who send messages.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count::<usize>)]
     speakers: usize,
     /// Total messages per second, on an exact schedule; latency counts from when a message was due.
-    #[arg(long, value_name = "MESSAGES_PER_S", default_value = "10", value_parser = rate)]
+    #[arg(long, value_name = "RATE", default_value = "10", value_parser = rate)]
     rate: f64,
     /// Bytes of a message; the first of them contain its numbers and its time.
-    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    #[arg(long, value_name = "SIZE", default_value = "100", value_parser = size)]
     size: usize,
     /// Stop after this many messages.
-    #[arg(short = 'n', long, value_name = "MESSAGES", conflicts_with = "duration", value_parser = count::<u64>)]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
     #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
@@ -59,7 +59,7 @@ pub struct ChatArgs {
     #[arg(long, default_value = "auto", value_parser = models())]
     model: String,
     /// I/O threads of the generator.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = between::<u16, 1, 1024>)]
     threads: u16,
     /// How these threads wait: block, spin, or spin:TIME (spin that long, then block). A blocked thread is woken within
     /// the server's send, which costs the server CPU.

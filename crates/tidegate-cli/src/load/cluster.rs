@@ -8,7 +8,7 @@ use tidegate_cluster::{ClusterError, TlsOrder};
 use tidegate_load::{Phase, Plan, Report};
 
 use super::args::seconds;
-use super::units::span;
+use super::units::{positive, span};
 use crate::Failure;
 use crate::nats::{self, NatsArgs};
 
@@ -19,7 +19,7 @@ pub struct ClusterArgs {
     #[arg(long, value_name = "URL", requires = "agents", conflicts_with_all = ["cpus", "server_pid"])]
     nats: Option<String>,
     /// Agents that share connections, requests and rate.
-    #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", requires = "nats", value_parser = positive::<u16>)]
     agents: Option<u16>,
     /// How long to wait for this many agents.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span)]

@@ -26,7 +26,7 @@ use args::{Common, Kind, MergeArgs, Output};
 use live::View;
 use output::Sinks;
 use painter::Painter;
-pub use units::span;
+pub use units::{between, count, positive, rate, span};
 
 use crate::out::json::repeated;
 use crate::out::{complain, say};

@@ -32,13 +32,13 @@ pub struct PingArgs {
     #[arg(long, conflicts_with_all = ["target", "bare"])]
     bare_echo: bool,
     /// Bytes of a message; the first 8 are the time it was sent.
-    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size)]
     size: usize,
     /// Connections, each with one message in flight.
-    #[arg(short, long, value_name = "CONNS", default_value = "1", value_parser = count::<usize>)]
+    #[arg(short, long, value_name = "N", default_value = "1", value_parser = count::<usize>)]
     connections: usize,
     /// Stop after this many round trips.
-    #[arg(short = 'n', long, value_name = "ROUND_TRIPS", conflicts_with = "duration", value_parser = count::<u64>)]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 5s].
     #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]

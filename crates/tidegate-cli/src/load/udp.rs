@@ -9,7 +9,7 @@ use tidegate_load::{Amount, Expect, Security, Target, UdpPlan};
 
 use super::args::{Output, seconds};
 use super::cluster::NoAgents;
-use super::units::{rate, span};
+use super::units::{count, positive, rate, span};
 use crate::limits::size;
 use crate::system::signals;
 use crate::{Failure, Outcome, usage};
@@ -22,7 +22,7 @@ pub struct UdpArgs {
     #[command(flatten)]
     agents: NoAgents,
     /// Bytes of a message; the first 24 contain its number and times.
-    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size)]
     size: usize,
     /// How messages pass through the kernel: plain (one per call), batched (several per call), or gso (several as one).
     #[arg(long, value_name = "PATH", default_value_t = DatagramPath::Plain)]
@@ -31,26 +31,26 @@ pub struct UdpArgs {
     #[arg(long, conflicts_with = "window")]
     one_way: bool,
     /// Messages in flight of each flow, without --rate [default: 64].
-    #[arg(long, value_name = "MESSAGES", conflicts_with = "rate")]
+    #[arg(long, value_name = "N", conflicts_with = "rate", value_parser = count::<usize>)]
     window: Option<usize>,
     /// Open loop: total messages per second, on an exact schedule; latency counts from when a message was due [default:
     /// as fast as possible].
-    #[arg(long, value_name = "MESSAGES_PER_S", value_parser = rate)]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<f64>,
     /// Stop after this many messages.
-    #[arg(short = 'n', long, value_name = "MESSAGES", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "duration", value_parser = positive::<u64>)]
     messages: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
     #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = span)]
     duration: Option<f64>,
     /// Flows: sockets, each with its own thread.
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
+    #[arg(short = 'c', long, value_name = "N", default_value = "1", value_parser = count::<usize>)]
     flows: usize,
     /// Messages per call on the paths batched and gso [default: 64].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     batch: Option<usize>,
     /// Messages that one send joins on the path gso [default: 64].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     segments: Option<usize>,
     /// SO_RCVBUF of each flow [default: net.core.rmem_default].
     #[arg(long, value_name = "SIZE", value_parser = size)]

@@ -9,6 +9,21 @@ pub fn count<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
     fitting.ok_or_else(|| "not a whole number; write 500, 10k or 1M".into())
 }
 
+/// A whole number that is not 0.
+pub fn positive<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+    between::<N, 1, { u64::MAX }>(text)
+}
+
+/// A whole number within bounds.
+pub fn between<N: TryFrom<u64>, const LEAST: u64, const MOST: u64>(text: &str) -> Result<N, String> {
+    let whole = count::<u64>(text)?;
+    let fitting = N::try_from(whole).ok().filter(|_| (LEAST..=MOST).contains(&whole));
+    fitting.ok_or_else(|| match MOST {
+        u64::MAX => format!("not a whole number from {LEAST} on; write 500, 10k or 1M"),
+        _ => format!("not a whole number from {LEAST} to {MOST}; write 500, 10k or 1M"),
+    })
+}
+
 /// So many a second: `100`, `0.5`, `10k`.
 pub fn rate(text: &str) -> Result<f64, String> {
     number(text).ok_or_else(|| "not a number; write 500, 0.5, 10k or 1M".into())
@@ -60,6 +75,13 @@ mod tests {
             assert!(count::<u64>(text).is_err(), "{text}");
         }
         assert!(count::<u16>("70k").is_err());
+    }
+
+    #[test]
+    fn counts_have_bounds() {
+        assert_eq!((positive::<u32>("1k"), between::<u64, 1, 1_000>("1k")), (Ok(1_000), Ok(1_000)));
+        assert!(positive::<u32>("0").is_err() && positive::<u32>("5000M").is_err());
+        assert!(between::<u64, 1, 1_000>("1001").is_err_and(|e| e.contains("from 1 to 1000")));
     }
 
     #[test]

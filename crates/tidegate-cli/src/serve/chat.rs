@@ -13,6 +13,7 @@ use super::stage::PlannedServer;
 use super::stream::StreamPlan;
 use crate::label::Label;
 use crate::limits::size;
+use crate::load::{count, positive};
 use crate::{Failure, usage};
 
 const CHAT: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
@@ -21,22 +22,22 @@ const CHAT: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["h
 #[derive(clap::Args)]
 pub(super) struct ChatArgs {
     /// Maximum rooms; an empty one keeps its history until its slot is needed [default: 1000].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     rooms: Option<usize>,
     /// Maximum members of a room [default: 100,000].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     members: Option<usize>,
     /// Longest line or message from a member; a longer one ends the connection [default: 1KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     line_bytes: Option<usize>,
     /// Lines per second that a member may send, or 0 for unlimited [default: 10].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<u32>)]
     lines_per_s: Option<u32>,
     /// Burst of lines that a member may send after a pause [default: 20].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = burst)]
     burst: Option<NonZeroU32>,
     /// Messages of a room shown to a new member [default: 50].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     history: Option<usize>,
     /// Bytes of that history, stored for each room [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -45,7 +46,7 @@ pub(super) struct ChatArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     behind_bytes: Option<usize>,
     /// Largest room whose members are notified of joins and leaves, and most members listed [default: 200].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     announced: Option<usize>,
     /// Bytes queued per room for the broker; more is refused [default: 64KiB].
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "nats")]
@@ -66,6 +67,11 @@ pub(super) struct ChatArgs {
 
 fn origin(text: &str) -> Result<Origin, String> {
     text.parse().map_err(|e: AccessError| e.to_string())
+}
+
+/// A number of lines for clap.
+fn burst(text: &str) -> Result<NonZeroU32, String> {
+    positive::<u32>(text)?.try_into().map_err(|_| "must be at least 1".into())
 }
 
 impl ChatArgs {

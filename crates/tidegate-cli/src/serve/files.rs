@@ -14,6 +14,7 @@ use super::http::{HTTP, HttpLimitArgs, policy};
 use super::stage::PlannedServer;
 use crate::label::Label;
 use crate::limits::{set, size, time};
+use crate::load::count;
 use crate::{Failure, usage};
 
 /// Options of `serve files`.
@@ -38,14 +39,14 @@ pub struct FilesArgs {
     small_bytes: Option<usize>,
     /// Larger files that are kept open; each needs a descriptor [default: 1000, and at most a quarter of the
     /// descriptors].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     open_files: Option<usize>,
     /// How long a cached file is served without checking for changes; 0s checks each time [default: 1s].
     #[arg(long, value_name = "TIME", value_parser = time)]
     valid: Option<Duration>,
     /// Answer further connections with 503 while this many are open [default: 15/16 of max-connections where a full
     /// server refuses, as with --strategy throughput].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     busy_above: Option<usize>,
     #[command(flatten)]
     limits: HttpLimitArgs,

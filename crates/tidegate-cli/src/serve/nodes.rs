@@ -8,6 +8,7 @@ use tidegate_services::{Chat, ChatLimits};
 
 use crate::label::Label;
 use crate::limits::{size, time};
+use crate::load::{between, positive};
 use crate::nats::{self, NatsArgs};
 use crate::{Failure, usage};
 
@@ -25,7 +26,7 @@ pub(super) struct NodesArgs {
     #[arg(long, value_name = "TIME", value_parser = time, requires = "nats")]
     node_timeout: Option<Duration>,
     /// Messages of a room that the broker keeps; used when the stream is created [default: 1000].
-    #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "nats", value_parser = positive::<u32>)]
     kept_messages: Option<u32>,
     /// How long it keeps them [default: 24h].
     #[arg(long, value_name = "TIME", requires = "nats", value_parser = time)]
@@ -34,7 +35,7 @@ pub(super) struct NodesArgs {
     #[arg(long, value_name = "SIZE", requires = "nats", value_parser = size)]
     kept_bytes: Option<usize>,
     /// Replicas in a broker cluster [default: 1].
-    #[arg(long, value_name = "N", requires = "nats", value_parser = clap::value_parser!(u8).range(1..=5))]
+    #[arg(long, value_name = "N", requires = "nats", value_parser = between::<u8, 1, 5>)]
     kept_replicas: Option<u8>,
     #[command(flatten)]
     access: NatsArgs,
