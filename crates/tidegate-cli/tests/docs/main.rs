@@ -15,6 +15,7 @@ mod front;
 mod links;
 mod pages;
 mod reference;
+mod runner;
 mod tables;
 mod tutorial;
 mod words;
