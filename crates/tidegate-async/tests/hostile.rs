@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use kit::{
     Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, policy, reset, start, until,
 };
-use tidegate::{CloseReason, Model, Running};
+use tidegate::{CloseReason, Model, Policy, Running};
 use tidegate_async::{Connection, service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

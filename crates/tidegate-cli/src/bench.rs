@@ -43,8 +43,8 @@ pub struct Args {
     /// clients, instead of 50.
     #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = at_least_one::<u32>)]
     connections: Vec<u32>,
-    /// demand: requests a second of each row, instead of 1,000, 10,000 and 50,000. files: instead of 5,000; all at once
-    /// is a row in any case.
+    /// demand: requests per second of each row, instead of 1,000, 10,000 and 50,000. files: the same, instead of 5,000;
+    /// a row without a rate limit is always included.
     #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = count_in::<u64>(1..=10_000_000))]
     rates: Vec<u64>,
     /// demand: I/O threads of the server, each number compared with the smallest [default: one per processor].

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use comfy_table::{ColumnConstraint, Width};
 use serde_json::{Value, json};
-use tidegate::{Availability, Model, Policy, system};
+use tidegate::{Availability, Choice, Model, Policy, system};
 
 use crate::{Outcome, fastpath, out};
 
@@ -26,21 +26,31 @@ pub fn run(args: Args) -> Outcome {
 
 /// A limit of this machine.
 struct Limit {
+    /// Its name for programs: that of the system where it has one.
+    key: &'static str,
     name: &'static str,
     /// `None`: not reported by the system.
     value: Option<Value>,
-    /// The remedy, if it is small.
-    remedy: Option<&'static str>,
+    /// The remedy, if it is small: a command or setting with its numbers.
+    remedy: Option<String>,
 }
 
 impl Limit {
     /// A number that is small below `enough`. `u64::MAX` is unlimited.
-    fn number(name: &'static str, value: Option<u64>, enough: u64, remedy: &'static str) -> Self {
-        let remedy = value.filter(|&value| value < enough).map(|_| remedy);
+    fn number(
+        (key, name): (&'static str, &'static str),
+        value: Option<u64>,
+        enough: u64,
+        remedy: impl Into<String>,
+    ) -> Self {
+        let remedy = value.filter(|&value| value < enough).map(|_| remedy.into());
         let value = value.map(|value| if value == u64::MAX { "unlimited".into() } else { value.into() });
-        Self { name, value, remedy }
+        Self { key, name, value, remedy }
     }
 }
+
+/// Descriptors that are enough: one for each connection of the default policy.
+const DESCRIPTORS: u64 = 100_000;
 
 /// The limits of servers and load generators on this machine.
 fn limits() -> Vec<Limit> {
@@ -48,27 +58,34 @@ fn limits() -> Vec<Limit> {
     let processors = system::allowed_cpus();
     let memory = system::locked_memory_limit().unwrap_or(u64::MAX);
     let mut limits = vec![
-        Limit { name: "system", value: Some(system::system_name().into()), remedy: None },
-        Limit {
-            name: "processors allowed",
-            value: Some(processors.len().into()),
-            remedy: (processors.len() < 2).then_some(
-                "with one processor, server and load share it: compare CPU per request, not requests/s",
-            ),
-        },
-        Limit::number("descriptors (soft)", Some(soft), 0, "raised to the hard limit at start"),
+        Limit { key: "system", name: "system", value: Some(system::system_name().into()), remedy: None },
         Limit::number(
-            "descriptors (hard)",
-            Some(hard),
-            100_000,
-            "one for each connection: LimitNOFILE= in the unit, nofile in /etc/security/limits.conf, or \
-             --ulimit nofile",
+            ("processors", "processors allowed"),
+            Some(processors.len() as u64),
+            2,
+            "with one processor, server and load share it: compare CPU per request, not requests/s",
         ),
         Limit::number(
-            "locked memory, bytes",
+            ("nofile_soft", "descriptors (soft)"),
+            Some(soft),
+            0,
+            "raised to the hard limit at start",
+        ),
+        Limit::number(
+            ("nofile_hard", "descriptors (hard)"),
+            Some(hard),
+            DESCRIPTORS,
+            format!(
+                "one for each connection: ulimit -n {DESCRIPTORS} as root, LimitNOFILE={DESCRIPTORS} in the systemd unit, \
+                 or docker run --ulimit nofile={DESCRIPTORS}"
+            ),
+        ),
+        Limit::number(
+            ("memlock_bytes", "locked memory, bytes"),
             Some(memory),
             64 << 10,
-            "io_uring may fail to create its rings: raise it with ulimit -l",
+            "io_uring may fail to create its rings: ulimit -l unlimited as root, or LimitMEMLOCK=infinity in the systemd \
+             unit",
         ),
     ];
     limits.extend(of_memory());
@@ -81,22 +98,34 @@ fn limits() -> Vec<Limit> {
 /// Memory, and the number of connections that fit into it in the worst case.
 fn of_memory() -> [Limit; 3] {
     let policy = Policy::default();
-    let bound = Model::best().model.memory_bound(&policy);
-    let fit = memory_bytes().map(|bytes| bound.connections_within(bytes));
+    let Choice { model, .. } = Model::best();
+    let bound = model.memory_bound(&policy);
+    let memory = memory_bytes();
+    let fit = memory.map(|bytes| bound.connections_within(bytes));
+    let quarter = memory.map(|bytes| bytes / 4);
     [
-        Limit { name: "memory, bytes", value: memory_bytes().map(Into::into), remedy: None },
+        Limit { key: "memory_bytes", name: "memory, bytes", value: memory.map(Into::into), remedy: None },
         Limit::number(
-            "connections that always fit into it",
+            ("connections_in_memory", "connections that always fit into it"),
             fit,
             policy.max_connections as u64,
-            "with default limits on the model of auto, in the worst case: lower --max-connections, or --outbox-high, \
-             --input-bytes and --buffer-bytes",
+            format!(
+                "with default limits on {model}, in the worst case: --max-connections {}, or a smaller --outbox-high, \
+                 --input-bytes or --buffer-bytes",
+                fit.unwrap_or_default()
+            ),
         ),
         Limit::number(
-            "idle connections that fit into a quarter of it in the kernel",
-            memory_bytes().map(|bytes| bound.connections_within_kernel(bytes / 4)),
+            (
+                "idle_connections_in_kernel_memory",
+                "idle connections that fit into a quarter of it in the kernel",
+            ),
+            quarter.map(|bytes| bound.connections_within_kernel(bytes)),
             policy.max_connections as u64,
-            "socket memory is never swapped out: limit it with --kernel-memory",
+            format!(
+                "socket memory is never swapped out; limit it: --kernel-memory {}MiB",
+                quarter.unwrap_or_default() >> 20
+            ),
         ),
     ]
 }
@@ -114,25 +143,25 @@ fn of_linux() -> Vec<Limit> {
     let number = |path| sysctl(path).and_then(|text| text.trim().parse().ok());
     let ports = sysctl("net/ipv4/ip_local_port_range").unwrap_or_default();
     let (low, high) = range(&ports).unzip();
+    let connections = Policy::default().max_connections as u64;
     let count = low.zip(high).map(|(low, high): (u64, u64)| high.saturating_sub(low) + 1);
     vec![
         Limit::number(
-            "accept backlog (somaxconn)",
+            ("net.core.somaxconn", "accept backlog (somaxconn)"),
             number("net/core/somaxconn"),
             4096,
             "bursts of connections are dropped: sysctl -w net.core.somaxconn=4096",
         ),
         Limit::number(
-            "socket buffers (tcp_mem), bytes",
+            ("net.ipv4.tcp_mem_bytes", "socket buffers (tcp_mem), bytes"),
             tcp_memory(),
-            SOCKET_BUFFER_BYTES * Policy::default().max_connections as u64,
-            "less than two pages for each of max-connections; beyond it sends and receives fail or wait: \
-             sysctl -w net.ipv4.tcp_mem='LOW PRESSURE HIGH', in pages",
+            SOCKET_BUFFER_BYTES * connections,
+            tcp_memory_remedy(connections, system::page_bytes() as u64),
         ),
         Limit {
             value: low.zip(high).map(|(low, high)| format!("{low}-{high}").into()),
             ..Limit::number(
-                "local ports",
+                ("net.ipv4.ip_local_port_range", "local ports"),
                 count,
                 20_000,
                 "bounds dialled connections for each source address: \
@@ -140,24 +169,35 @@ fn of_linux() -> Vec<Limit> {
             )
         },
         Limit::number(
-            "threads (threads-max)",
+            ("kernel.threads-max", "threads (threads-max)"),
             number("kernel/threads-max"),
             30_000,
             "blocking takes two for each connection: sysctl -w kernel.threads-max=200000",
         ),
         Limit::number(
-            "process ids (pid_max)",
+            ("kernel.pid_max", "process ids (pid_max)"),
             number("kernel/pid_max"),
             65_536,
             "blocking takes two for each connection: sysctl -w kernel.pid_max=4194304",
         ),
         Limit::number(
-            "memory maps (max_map_count)",
+            ("vm.max_map_count", "memory maps (max_map_count)"),
             number("vm/max_map_count"),
             100_000,
             "blocking takes four for each connection: sysctl -w vm.max_map_count=1000000",
         ),
     ]
+}
+
+/// The setting of `tcp_mem` that lets so many connections have data in flight: three thresholds, in pages (`tcp(7)`).
+fn tcp_memory_remedy(connections: u64, page_bytes: u64) -> String {
+    let most = (SOCKET_BUFFER_BYTES * connections).div_ceil(page_bytes);
+    format!(
+        "less than two pages for each of {connections} connections; beyond it sends and receives fail or wait: \
+         sysctl -w net.ipv4.tcp_mem='{} {} {most}'",
+        most / 2,
+        most / 4 * 3
+    )
 }
 
 /// Minimum data in flight of a connection being served: a page in each direction.
@@ -180,7 +220,7 @@ fn range(text: &str) -> Option<(u64, u64)> {
 }
 
 /// Transports besides plain TCP, and whether they work here; tested, not derived from version numbers.
-fn ways() -> Vec<(&'static str, Availability)> {
+fn transports() -> Vec<(&'static str, Availability)> {
     let is = |outcome: Result<(), String>, how: &str| match outcome {
         Ok(()) => Availability::Available(how.into()),
         Err(why) => Availability::Unavailable(why),
@@ -189,14 +229,14 @@ fn ways() -> Vec<(&'static str, Availability)> {
         let refused = extension.refused.map(|why| format!("{why}: {}", extension.without));
         (extension.name, is(refused.map_or(Ok(()), Err), "found at run time"))
     });
-    let mut ways = vec![
+    let mut transports = vec![
         ("fast path", is(fastpath::shared_memory(), "shared memory between two tidegates: --fast-path")),
         ("sockmap", is(fastpath::sockmap(), "for unmodified programs: tidegate fastpath")),
         ("busy polling", cards()),
         ("datagrams", datagrams()),
     ];
-    ways.extend(extensions);
-    ways
+    transports.extend(extensions);
+    transports
 }
 
 /// The models on which `serve udp` runs here.
@@ -247,16 +287,16 @@ fn as_tables(limits: &[Limit]) -> String {
     if let Some(names) = machine.column_mut(0) {
         names.set_constraint(ColumnConstraint::UpperBoundary(Width::Percentage(28)));
     }
-    for Limit { name, value, remedy } in limits {
+    for Limit { name, value, remedy, .. } in limits {
         let value = match value {
             Some(Value::String(text)) => text.clone(),
             Some(value) => value.to_string(),
             None => "unknown".into(),
         };
-        machine.add_row([*name, &value, remedy.unwrap_or("")]);
+        machine.add_row([*name, &value, remedy.as_deref().unwrap_or_default()]);
     }
-    let mut others = out::table_of_texts(["transport", "here", "remark"]);
-    for (name, here) in ways() {
+    let mut others = out::table_of_texts(["transport", "status", "remark"]);
+    for (name, here) in transports() {
         match here {
             Availability::Available(how) => others.add_row([name, "available", &how]),
             Availability::Unavailable(why) => others.add_row([name, "unavailable", &why]),
@@ -264,7 +304,16 @@ fn as_tables(limits: &[Limit]) -> String {
     }
     let best = Model::best();
     let auto = out::prose(&format!("auto is {}: {}", best.model, best.why));
-    format!("{models}\n{unavailable}\n{auto}\n\n{others}\n\n{machine}\n")
+    let is_sysctl = |limit: &Limit| limit.remedy.as_ref().is_some_and(|remedy| remedy.contains("sysctl -w "));
+    let lasting = match limits.iter().any(is_sysctl) {
+        true => {
+            let text = "sysctl -w, as root, lasts until the next boot; to keep a setting, write it without `sysctl -w` \
+                        into /etc/sysctl.d/tidegate.conf";
+            format!("{}\n", out::prose(text))
+        }
+        false => String::new(),
+    };
+    format!("{models}\n{unavailable}\n{auto}\n\n{others}\n\n{machine}\n{lasting}")
 }
 
 fn as_json(limits: &[Limit]) -> Value {
@@ -272,9 +321,10 @@ fn as_json(limits: &[Limit]) -> Value {
         Availability::Available(how) => json!({"name": model.name(), "available": true, "remark": how}),
         Availability::Unavailable(why) => json!({"name": model.name(), "available": false, "remark": why}),
     });
-    let limits =
-        limits.iter().map(|limit| json!({"name": limit.name, "value": limit.value, "remedy": limit.remedy}));
-    let ways = ways().into_iter().map(|(name, here)| match here {
+    let limits = limits.iter().map(
+        |limit| json!({"key": limit.key, "name": limit.name, "value": limit.value, "remedy": limit.remedy}),
+    );
+    let transports = transports().into_iter().map(|(name, here)| match here {
         Availability::Available(how) => json!({"name": name, "available": true, "remark": how}),
         Availability::Unavailable(why) => json!({"name": name, "available": false, "remark": why}),
     });
@@ -282,7 +332,7 @@ fn as_json(limits: &[Limit]) -> Value {
     json!({
         "auto": {"model": best.model.name(), "why": best.why},
         "models": models,
-        "ways": ways.collect::<Vec<_>>(),
+        "transports": transports.collect::<Vec<_>>(),
         "limits": limits.collect::<Vec<_>>(),
     })
 }
@@ -293,10 +343,29 @@ mod tests {
 
     #[test]
     fn a_remedy_is_given_only_where_the_limit_is_small() {
-        assert_eq!(Limit::number("x", Some(99), 100, "more").remedy, Some("more"));
-        assert_eq!(Limit::number("x", Some(100), 100, "more").remedy, None);
-        assert_eq!(Limit::number("x", None, 100, "more").remedy, None);
-        assert_eq!(Limit::number("x", Some(u64::MAX), 100, "more").value, Some("unlimited".into()));
+        let of = |value| Limit::number(("x", "x"), Some(value), 100, "more");
+        assert_eq!(of(99).remedy.as_deref(), Some("more"));
+        assert_eq!(of(100).remedy, None);
+        assert_eq!(Limit::number(("x", "x"), None, 100, "more").remedy, None);
+        assert_eq!(of(u64::MAX).value, Some("unlimited".into()));
+    }
+
+    #[test]
+    fn a_remedy_has_its_numbers() {
+        let remedy = tcp_memory_remedy(100_000, 4096);
+        assert!(remedy.ends_with("sysctl -w net.ipv4.tcp_mem='100000 150000 200000'"), "{remedy}");
+        let small = tcp_memory_remedy(100_000, 65_536);
+        assert!(small.ends_with("='6250 9375 12500'"), "{small}");
+    }
+
+    #[test]
+    fn every_limit_has_a_key_of_its_kind() {
+        let limits = limits();
+        for (at, limit) in limits.iter().enumerate() {
+            let is_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);
+            assert!(limit.key.chars().all(is_key), "{}", limit.key);
+            assert!(limits[..at].iter().all(|other| other.key != limit.key), "{} twice", limit.key);
+        }
     }
 
     #[test]

@@ -2,16 +2,24 @@
 
 use clap::Command;
 
-/// Heading and options of a group, for a command and those below it. A trailing `*` matches the rest of a name. All
-/// other options are under "Options", and the limits of a server under "Limits".
+/// Options without a heading that a command shows first, for a command and those below it.
+const FIRST: &[(&str, &[&str])] = &[
+    ("serve", &["listen", "model"]),
+    ("load", &["connections", "duration", "requests", "flows", "messages"]),
+    ("bench", &["models", "quick", "out"]),
+    ("tune", &["goal", "out", "models", "quick", "budget"]),
+];
+
+/// Heading and options of a group, the most important first, for a command and those below it. A trailing `*` matches
+/// the rest of a name. All other options are under "Options", and the limits of a server under "Limits".
 const GROUPS: &[(&str, &str, &[&str])] = &[
-    ("serve", "TLS", &["tls-*"]),
+    ("serve", "TLS", &["tls-cert", "tls-key", "tls-*"]),
     (
         "serve",
         "Operation",
-        &["config", "name", "cpus", "stats", "metrics", "metrics-host", "drain-delay", "handover"],
+        &["config", "metrics", "stats", "handover", "drain-delay", "cpus", "name", "metrics-host"],
     ),
-    ("load", "Schedule", &["rate", "ramp-rate", "warm-up", "ramp-connections"]),
+    ("load", "Schedule", &["rate", "warm-up", "ramp-rate", "ramp-connections"]),
     (
         "load http",
         "Requests",
@@ -28,23 +36,28 @@ const GROUPS: &[(&str, &str, &[&str])] = &[
             "requests-each",
         ],
     ),
-    ("load", "TLS", &["tls-*"]),
-    (
-        "load",
-        "Generator",
-        &["model", "threads", "cpus", "sources", "source", "server-pid", "timeout", "mptcp"],
-    ),
     (
         "load",
         "Results",
-        &["json", "hgrm", "csv", "ndjson", "fail-if", "phases", "quiet", "tolerate-failures"],
+        &["json", "fail-if", "tolerate-failures", "hgrm", "csv", "ndjson", "phases", "quiet"],
+    ),
+    ("load", "TLS", &["tls-ca", "tls-*"]),
+    (
+        "load",
+        "Generator",
+        &["model", "threads", "cpus", "server-pid", "timeout", "source", "sources", "mptcp"],
     ),
     (
         "load",
         "Agents",
-        &["nats", "nats-*", "agents", "agents-wait", "agent-timeout", "on-lost", "clock-bound"],
+        &["nats", "agents", "agents-wait", "agent-timeout", "on-lost", "clock-bound", "nats-*"],
     ),
-    ("bench", "Agents", &["nats", "nats-*", "agents", "server-address"]),
+    (
+        "bench",
+        "Size of an experiment",
+        &["connections", "rates", "requests", "seconds", "repeats", "keepalive", "path", "peers", "only"],
+    ),
+    ("bench", "Agents", &["nats", "agents", "server-address", "nats-*"]),
     ("", "Logging", &["log", "log-level"]),
 ];
 
@@ -97,7 +110,9 @@ tidegate serve proxy --listen 0.0.0.0:80 --to 10.0.0.1:8080,10.0.0.2:8080",
     (
         "serve udp",
         "
-tidegate serve udp echo --listen 127.0.0.1:7000",
+tidegate serve udp echo --listen 127.0.0.1:7000
+tidegate serve udp sink --listen 127.0.0.1:7000 --path gso --socket-receive-buffer 4MiB
+tidegate serve udp echo --model epoll --threads 2 --stats",
     ),
     (
         "load",
@@ -220,11 +235,16 @@ pub fn complete(cli: Command) -> Command {
 }
 
 fn below(command: Command, path: &str) -> Command {
-    let command = command.mut_args(|arg| match arg.get_long().and_then(|name| heading(path, name)) {
-        Some(heading) => {
-            arg.help_heading(heading).display_order(if heading == "Logging" { 1_000 } else { 999 })
+    let first = first(path);
+    let mut defined = 0..;
+    let command = command.mut_args(|arg| {
+        let others = first.len() + defined.next().unwrap_or_default();
+        let Some(name) = arg.get_long() else { return arg };
+        match (group(path, name), first.iter().position(|option| *option == name)) {
+            (Some((heading, place)), _) => arg.help_heading(heading).display_order(1_000 + place),
+            (None, Some(place)) => arg.display_order(place),
+            (None, None) => arg.display_order(others),
         }
-        None => arg,
     });
     let command = match EXAMPLES.iter().find(|(of, _)| *of == path) {
         Some((_, lines)) => command.after_help(format!("Examples:{}", lines.replace('\n', "\n  "))),
@@ -236,13 +256,28 @@ fn below(command: Command, path: &str) -> Command {
     })
 }
 
-/// The heading of an option of the command at `path`.
-fn heading(path: &str, option: &str) -> Option<&'static str> {
-    let is_under =
-        |of: &str| of.is_empty() || path == of || path.strip_prefix(of).is_some_and(|p| p.starts_with(' '));
-    let found =
-        GROUPS.iter().find(|(of, _, names)| is_under(of) && names.iter().any(|name| is(name, option)));
-    found.map(|(_, heading, _)| *heading)
+/// Whether the command at `path` is the one at `of`, or below it.
+fn is_under(path: &str, of: &str) -> bool {
+    of.is_empty() || path == of || path.strip_prefix(of).is_some_and(|rest| rest.starts_with(' '))
+}
+
+/// Options without a heading that the command at `path` shows first.
+fn first(path: &str) -> &'static [&'static str] {
+    FIRST.iter().find(|(of, _)| is_under(path, of)).map_or(&[], |(_, names)| names)
+}
+
+/// The place of an option among those of its heading, if it has one.
+#[cfg(all(test, target_os = "linux"))]
+pub fn place(path: &str, option: &str) -> Option<usize> {
+    let first = || first(path).iter().position(|name| *name == option);
+    group(path, option).map(|(_, place)| place).or_else(first)
+}
+
+/// The heading of an option of the command at `path`, and the option's place below it.
+fn group(path: &str, option: &str) -> Option<(&'static str, usize)> {
+    let mut groups = GROUPS.iter().filter(|(of, ..)| is_under(path, of));
+    let place = |names: &[&str]| names.iter().position(|name| is(name, option));
+    groups.find_map(|(_, heading, names)| Some((*heading, place(names)?)))
 }
 
 fn is(name: &str, option: &str) -> bool {
@@ -272,10 +307,8 @@ mod tests {
         let mut built = cli();
         built.build();
         all(&built, "", &mut |command, path| {
-            let is_leaf_of_udp = path.starts_with("serve udp "); // `serve udp` has those of echo and sink
-            let examples = EXAMPLES.iter().find(|(of, _)| *of == path);
-            assert!(is_leaf_of_udp || examples.is_some(), "{path}: no example");
-            assert!(is_leaf_of_udp || command.get_after_help().is_some(), "{path}: not shown");
+            assert!(EXAMPLES.iter().any(|(of, _)| *of == path), "{path}: no example");
+            assert!(command.get_after_help().is_some(), "{path}: not shown");
         });
         for (path, lines) in EXAMPLES {
             for line in lines.trim().lines() {
@@ -301,8 +334,7 @@ mod tests {
         // A number is a COUNT, a SIZE or a TIME, or says what else it is.
         let vague = ["N", "S", "BYTES", "SECONDS", "THREADS", "SIZES", "NUMBER"];
         all(&cli(), "", &mut |command, path| {
-            // Those of `tune` are its own so far.
-            let options = command.get_arguments().filter(|arg| arg.get_long().is_some() && path != "tune");
+            let options = command.get_arguments().filter(|arg| arg.get_long().is_some());
             for arg in options.filter(|arg| arg.get_action().takes_values()) {
                 let option = arg.get_long().unwrap_or_default();
                 let names: Vec<String> = match arg.get_value_names() {
@@ -317,14 +349,38 @@ mod tests {
     }
 
     #[test]
+    fn the_most_important_options_are_shown_first() {
+        for (words, order) in [
+            ("serve http", "--listen --model --page --metrics --stats --tls-cert --max-connections --log"),
+            ("serve udp", "--listen --model --metrics --threads --log"),
+            (
+                "load http",
+                "--connections --duration --requests --no-keepalive --rate --json --model --tls-ca --nats",
+            ),
+            ("load echo", "--connections --duration --requests --size --rate --json --nats"),
+            ("bench", "--models --quick --out --connections --repeats --nats --log"),
+            ("tune", "--goal --out --models --force --log"),
+        ] {
+            let line = format!("tidegate {words} --help");
+            let shown = cli().try_get_matches_from(line.split(' ')).expect_err("the help").to_string();
+            let at = |name: &&str| {
+                let lines = shown.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+                let mut lines = lines.enumerate();
+                lines.find(|(_, line)| line.split([' ', ',']).any(|word| word == *name)).map(|(at, _)| at)
+            };
+            let places: Vec<_> = order.split(' ').map(|name| (at(&name), name)).collect();
+            assert!(places.iter().all(|(at, _)| at.is_some()) && places.is_sorted(), "{words}: {places:?}");
+        }
+    }
+
+    #[test]
     fn every_option_of_a_group_exists() {
         let cli = cli();
         for (of, heading, names) in GROUPS {
             for name in *names {
                 let mut found = false;
                 all(&cli, "", &mut |command, path| {
-                    let is_here = of.is_empty() || path == *of || path.starts_with(&format!("{of} "));
-                    found |= is_here
+                    found |= is_under(path, of)
                         && command.get_arguments().any(|arg| arg.get_long().is_some_and(|l| is(name, l)));
                 });
                 assert!(found, "{of}: {heading}: there is no --{name}");

@@ -22,6 +22,9 @@ mod metrics;
 mod nats;
 mod origin;
 mod out;
+// Pages are about every system; the options of Linux are the most.
+#[cfg(all(test, target_os = "linux"))]
+mod reference;
 mod serve;
 mod shell;
 mod system;

@@ -16,7 +16,7 @@ use tidegate_lab::tune::{self, Extent, Goal, Outcome as Found, Settings, Stage};
 
 use crate::bench::{end_children_with_this_program, progress_bar};
 use crate::compare::number;
-use crate::limits::{each_model, time};
+use crate::limits::{at_least_one, each_model, rate, time};
 use crate::out::{self, say};
 use crate::{Failure, Outcome};
 
@@ -43,14 +43,14 @@ pub struct Args {
     models: Vec<Model>,
     /// Connections of the load while settings are compared [default: 100; for the goal connections 5000, with --quick
     /// 1000].
-    #[arg(short, long, value_name = "CONNS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "COUNT", value_parser = at_least_one::<u32>)]
     connections: Option<u32>,
     /// Numbers of connections to try for max-connections [default: 10 to 10000; for the goal connections 1000 to
     /// 50000].
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = at_least_one::<u32>)]
     caps: Vec<u32>,
     /// Goals p99 and cpu: requests per second of the load [default: half of the maximum with default settings].
-    #[arg(long, value_name = "REQ_PER_S")]
+    #[arg(long, value_name = "COUNT_PER_S", value_parser = rate)]
     rate: Option<f64>,
     /// Goal cpu: maximum delay added so that one wake-up serves several requests; tried as --coalesce.
     #[arg(long, value_name = "TIME", value_parser = time)]

@@ -81,6 +81,8 @@ fn every_command_has_a_page_that_man_can_show() {
         let path = folder.path().join(format!("{page}.1"));
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains(".TH ") && text.contains(says), "{page}: {text}");
+        let (_, examples) = text.split_once("\n.SH EXAMPLES\n.nf\ntidegate ").expect("examples");
+        assert!(examples.contains("\n.fi\n.SH VERSION\n") && !text.contains("EXTRA"), "{page}: {text}");
         // As `man --warnings` does, without a pager.
         if let Some(said) = check("man", &["--warnings", "-l", path.to_str().unwrap()], "") {
             assert!(said.status.success() && said.stderr.is_empty(), "{page}: {said:?}");

@@ -14,10 +14,10 @@ use super::{Lesson, Scene};
 
 pub const LESSON: Lesson = Lesson {
     title: "blocking and threads",
-    about: "A thread for each connection. How many clients lock everybody else out?",
+    about: "A thread for each connection. How many clients lock all others out?",
     server: "The server at {addr} is an echo server with a few threads. Each thread accepts a connection, and serves it
 with blocking calls until its client closes it.",
-    task: "Find out how many clients that stay connected are enough to lock everybody else out.",
+    task: "Find out how many clients that stay connected are enough to lock all others out.",
     commands: &[
         "tidegate load echo {addr} -c 1 -n 100 --timeout 3s",
         "tidegate load echo {addr} -c 8 -n 100 --timeout 3s",

@@ -15,7 +15,7 @@ pub const LESSON: Lesson = Lesson {
     about: "A server works until it does not any more. How many connections does it live?",
     server: "The server at {addr} is an echo server with a table of places, one for each connection. When no place is
 free, it closes a new connection at once.",
-    task: "Nobody stays connected for long, and yet there comes a time when it refuses everybody. Find out how many
+    task: "Nobody stays connected for long, and yet there comes a time when it refuses every client. Find out how many
 connections it serves in its whole life, from the start of this lesson on. (Start the lesson again to count again.)",
     commands: &[
         "tidegate load echo {addr} -c 100 --messages 1 --size 64 --timeout 3s",

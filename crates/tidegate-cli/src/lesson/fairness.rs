@@ -32,7 +32,7 @@ those of the quiet one.",
         too_high: "it is less. Both loads have to run at the same time; divide requests a second of the busy client by \
 those of the quiet one.",
     },
-    explanation: "The busy client decides how long everybody else waits: as long as it takes to handle what it has in
+    explanation: "The busy client decides how long all others wait: as long as it takes to handle what it has in
 flight. Throughput looks perfect all the while; only the latency of the others shows it. A fair server bounds what one
 connection gets in a row. The engines do so for receives and sends (`drain_budget`, 8 by default); a session whose
 messages are expensive takes one at a time and returns `Consumed::again()`, which bounds its turn, or gives the work

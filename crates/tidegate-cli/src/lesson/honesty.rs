@@ -14,7 +14,7 @@ use super::{Lesson, Scene};
 pub const LESSON: Lesson = Lesson {
     title: "measuring honestly",
     about: "The report says p99 is excellent; users complain. Who is right?",
-    server: "The server at {addr} echoes messages of 64 bytes at once, but now and then it pauses for everybody, as a
+    server: "The server at {addr} echoes messages of 64 bytes at once, but now and then it pauses for all clients, as a
 collection of garbage or a slow disk makes it.",
     task: "Users send 200 requests a second, whether or not the server answers. Find out p99 of the latency they see, in
 milliseconds.",

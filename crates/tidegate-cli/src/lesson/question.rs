@@ -19,7 +19,7 @@ pub enum Question {
     Choice(&'static [(&'static str, &'static str)]),
 }
 
-/// What is so.
+/// A right answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
     /// A number.

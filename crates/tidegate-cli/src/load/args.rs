@@ -79,6 +79,8 @@ pub struct Common {
     /// Open the connections evenly over this time; 0s means as fast as possible.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     ramp_connections: Duration,
+    #[command(flatten)]
+    pub output: Output,
     /// The I/O model of the generator, or auto.
     #[arg(long, default_value = "auto", value_parser = models())]
     model: String,
@@ -107,8 +109,6 @@ pub struct Common {
     tls: TlsArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    #[command(flatten)]
-    pub output: Output,
 }
 
 /// TLS settings for a target with https:// or tls://.
@@ -184,13 +184,11 @@ pub struct EchoArgs {
 /// Options of `load http`.
 #[derive(clap::Args)]
 pub struct HttpArgs {
-    #[command(flatten)]
-    pub common: Common,
     /// A new connection for each request.
     #[arg(long)]
     no_keepalive: bool,
     /// Request method [default: GET, with a body POST].
-    #[arg(short, long, short_alias = 'X')]
+    #[arg(short, long, short_alias = 'X', value_name = "NAME")]
     method: Option<String>,
     /// A header field, 'Name: value'; may be given several times. Replaces a default field of the same name.
     #[arg(short = 'H', long = "header", value_name = "FIELD")]
@@ -220,6 +218,8 @@ pub struct HttpArgs {
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["requests", "duration"])]
     #[arg(value_parser = at_least_one::<u64>)]
     requests_each: Option<u64>,
+    #[command(flatten)]
+    pub common: Common,
 }
 
 impl EchoArgs {
@@ -449,7 +449,7 @@ pub fn model(name: &str) -> Result<Option<Model>, Failure> {
     match model.availability() {
         Availability::Available(_) => Ok(Some(model)),
         Availability::Unavailable(why) => Err(usage(anyhow!(
-            "the model {model} is unavailable: {why}; tidegate doctor lists what works here"
+            "the model {model} is unavailable: {why}; tidegate doctor lists the models that are available"
         ))),
     }
 }

@@ -23,6 +23,13 @@ pub(super) struct Row<'a> {
 /// Renders the page. A registry is created for each scrape: the counters live in the engines and are only read on
 /// demand.
 pub(super) fn text(rows: &[Row<'_>]) -> Result<String, prometheus::Error> {
+    let page = page(rows)?;
+    let mut text = Vec::new();
+    TextEncoder::new().encode(&page.registry.gather(), &mut text)?;
+    String::from_utf8(text).map_err(|e| prometheus::Error::Msg(e.to_string()))
+}
+
+fn page(rows: &[Row<'_>]) -> Result<Page, prometheus::Error> {
     let mut page = Page::default();
     let descriptors = IntGauge::new("process_max_fds", "Descriptors this process may have open.")?;
     descriptors.set(i64::try_from(system::descriptor_limit().0).unwrap_or(i64::MAX));
@@ -30,9 +37,7 @@ pub(super) fn text(rows: &[Row<'_>]) -> Result<String, prometheus::Error> {
     for row in rows {
         page.row(row)?;
     }
-    let mut text = Vec::new();
-    TextEncoder::new().encode(&page.registry.gather(), &mut text)?;
-    String::from_utf8(text).map_err(|e| prometheus::Error::Msg(e.to_string()))
+    Ok(page)
 }
 
 /// Names and values of labels.
@@ -420,6 +425,65 @@ mod tests {
         let mut page = Page::default();
         page.chat("a", ChatStats::default()).unwrap();
         assert!(page.registry.gather().iter().all(|family| !family.name().contains("_node_")));
+    }
+
+    /// Every metric with its type, its labels besides `server`, and its help, as rows of a table.
+    #[cfg(target_os = "linux")]
+    fn table(text: &str) -> String {
+        use std::collections::BTreeSet;
+        use std::fmt::Write;
+
+        let mut table = String::from("| metric | type | labels | what |\n|---|---|---|---|\n");
+        for family in text.split("# HELP ").skip(1) {
+            let (name, help) = family.lines().next().and_then(|line| line.split_once(' ')).expect("a help");
+            let kind = family.lines().nth(1).and_then(|line| line.rsplit(' ').next()).expect("a type");
+            let mut labels: Vec<(&str, BTreeSet<&str>)> = Vec::new();
+            let samples = family.lines().filter_map(|line| line.split_once('{')?.1.rsplit_once("\"}"));
+            for (label, value) in
+                samples.flat_map(|(labels, _)| labels.split("\",")).filter_map(|l| l.split_once("=\""))
+            {
+                match labels.iter_mut().find(|(known, _)| *known == label) {
+                    Some((_, values)) => drop(values.insert(value)),
+                    None => labels.push((label, [value].into())),
+                }
+            }
+            let labels = labels.iter().filter(|(label, _)| *label != "server").map(|(label, values)| {
+                let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();
+                let is_closed = ["reason", "fault"].contains(label);
+                format!(
+                    "`{label}`{}",
+                    if is_closed { format!(": {}", values.join(", ")) } else { String::new() }
+                )
+            });
+            let labels = labels.collect::<Vec<_>>().join("; ");
+            let _ = writeln!(table, "| `{name}` | {kind} | {labels} | {} |", help.trim_end_matches('.'));
+        }
+        table
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_page_of_metrics_has_all_of_them() {
+        use tidegate_services::proxy::{Proxy, ProxyOptions};
+
+        let of = |server, source| Row {
+            server,
+            service: "http",
+            phase: Phase::Accepting,
+            source: Some((Model::Poll, source)),
+        };
+        let datagrams = Source::Datagrams(Box::new(DatagramStats::default));
+        let mut page = page(&[of("a", &connections(Stats::default)), of("b", &datagrams)]).unwrap();
+        page.tls("a", &TlsCounters::default()).unwrap();
+        page.chat("a", ChatStats { federation: Some(FederationCounts::default()), ..ChatStats::default() })
+            .unwrap();
+        let upstream = vec!["127.0.0.1:1".parse().unwrap()];
+        page.proxy("a", &Proxy::new(upstream, ProxyOptions::default()).unwrap().upstreams()).unwrap();
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&page.registry.gather(), &mut text).unwrap();
+        let table = table(&String::from_utf8(text).unwrap());
+        assert!(table.lines().count() > 50, "{table}");
+        crate::reference::check("metrics.md", |page| crate::reference::with_part(page, "metrics", &table));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use super::pages::Page;
 
-const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+pub const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 
 /// Options and lines that belong to other programs, or are no command on purpose: where, what and why.
 pub const FOREIGN: &[(&str, &str, &str)] = &[
@@ -185,6 +185,18 @@ pub fn defaults() -> &'static BTreeMap<String, BTreeSet<String>> {
     })
 }
 
+/// The lines of every `--help` that begin with an option.
+pub fn option_lines() -> Vec<String> {
+    let lines = tree().iter().flat_map(|command| {
+        help(command)
+            .lines()
+            .map(|line| line.trim().to_owned())
+            .filter(|line| line.starts_with('-'))
+            .collect::<Vec<_>>()
+    });
+    lines.collect()
+}
+
 /// Every command with its subcommands, such as `serve echo`.
 fn tree() -> &'static Vec<Vec<String>> {
     static TREE: OnceLock<Vec<Vec<String>>> = OnceLock::new();
@@ -243,13 +255,13 @@ pub fn of(page: &Page) -> Vec<(String, Vec<String>)> {
 }
 
 /// The lines of all blocks that a shell reads; a line that goes on is one.
-fn in_shell(page: &Page) -> impl Iterator<Item = String> + '_ {
+pub fn in_shell(page: &Page) -> impl Iterator<Item = String> + '_ {
     let blocks = page.blocks.iter().filter(|(kind, _)| kind.is_empty() || kind == "sh" || kind == "console");
     blocks.flat_map(|(_, text)| text.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>())
 }
 
 /// The calls of tidegate in a line of a shell.
-fn in_line(line: &str) -> Vec<(String, Vec<String>)> {
+pub fn in_line(line: &str) -> Vec<(String, Vec<String>)> {
     let mut calls = Vec::new();
     let Some(words) = shlex::split(line.strip_prefix("$ ").unwrap_or(line)) else { return calls };
     let ends = |word: &String| ["|", "||", "&&", "&", ";", ">", ">>", "2>"].contains(&word.as_str());
@@ -278,7 +290,7 @@ fn starts_programs(words: &[String]) -> bool {
 }
 
 /// `http|echo` is both; the rest is itself. A list of values of an option is not taken apart: it is never alone.
-fn alternatives(word: &str) -> Vec<String> {
+pub fn alternatives(word: &str) -> Vec<String> {
     let names = |c: char| c.is_ascii_lowercase() || c == '-' || c == '|';
     match word.chars().all(names) {
         true => word.split('|').map(str::to_owned).collect(),
@@ -286,7 +298,7 @@ fn alternatives(word: &str) -> Vec<String> {
     }
 }
 
-fn product(words: &[Vec<String>]) -> Vec<Vec<String>> {
+pub fn product(words: &[Vec<String>]) -> Vec<Vec<String>> {
     words.iter().fold(vec![Vec::new()], |lines, word| {
         let longer = lines.iter().flat_map(|line| {
             word.iter().map(|choice| {
@@ -323,7 +335,7 @@ fn refusal(words: &[String]) -> Option<String> {
 }
 
 /// A word with its placeholders filled in.
-fn filled(word: &str) -> Result<String, String> {
+pub fn filled(word: &str) -> Result<String, String> {
     let mut whole = String::new();
     let mut rest = word;
     while let Some(start) = rest.find(|c: char| c.is_ascii_alphanumeric()) {

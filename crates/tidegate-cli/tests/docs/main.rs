@@ -7,11 +7,15 @@
 #![cfg(target_os = "linux")]
 
 mod commands;
+mod counts;
 mod diagrams;
 mod figures;
 mod filters;
+mod front;
 mod links;
 mod pages;
+mod reference;
+mod runner;
 mod tables;
 mod tutorial;
 mod words;
@@ -101,6 +105,21 @@ fn samples_of_the_front_page_were_measured() {
     let pages = Page::all();
     let front = pages.iter().find(|page| page.path == "README.md").expect("README.md");
     none("lines were never printed", figures::unmeasured_samples(front));
+}
+
+#[test]
+fn every_metric_on_a_page_is_published() {
+    let pages = Page::all();
+    let metrics = pages.iter().find(|page| page.path == "docs/metrics.md").expect("docs/metrics.md");
+    none(
+        "metrics do not exist",
+        pages.iter().flat_map(|page| reference::unknown_metrics(page, metrics)).collect(),
+    );
+}
+
+#[test]
+fn values_of_options_have_the_names_of_the_command() {
+    none("values are not those of --help", Page::all().iter().flat_map(reference::other_values).collect());
 }
 
 #[test]

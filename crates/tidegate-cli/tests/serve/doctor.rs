@@ -27,7 +27,7 @@ fn tables_fit_a_hundred_columns() {
 fn a_small_limit_comes_with_its_remedy() {
     let outcome = run(&mut with_descriptors(300, &["doctor"]));
     let row = outcome.stdout.lines().find(|line| line.contains("descriptors (hard)")).unwrap();
-    assert!(row.contains(" 300 ") && outcome.stdout.contains("LimitNOFILE"), "{}", outcome.stdout);
+    assert!(row.contains(" 300 ") && outcome.stdout.contains("LimitNOFILE=100000"), "{}", outcome.stdout);
 }
 
 #[test]
@@ -40,13 +40,13 @@ fn programs_read_json() {
     assert_eq!(names, Model::ALL.map(Model::name));
     assert!(models.iter().all(|m| m["available"].is_boolean() && m["remark"].is_string()));
     assert_eq!(doctor["auto"]["model"], Model::best().model.name());
-    let ways = doctor["ways"].as_array().unwrap();
-    let names: Vec<_> = ways.iter().map(|way| way["name"].as_str().unwrap()).collect();
+    let transports = doctor["transports"].as_array().unwrap();
+    let names: Vec<_> = transports.iter().map(|one| one["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["fast path", "sockmap", "busy polling", "datagrams"]);
-    assert!(ways.iter().all(|way| way["available"].is_boolean() && way["remark"].is_string()));
-    assert_eq!(ways[0]["available"], cfg!(target_os = "linux"));
+    assert!(transports.iter().all(|one| one["available"].is_boolean() && one["remark"].is_string()));
+    assert_eq!(transports[0]["available"], cfg!(target_os = "linux"));
     let limits = doctor["limits"].as_array().unwrap();
-    let hard = limits.iter().find(|limit| limit["name"] == "descriptors (hard)").unwrap();
+    let hard = limits.iter().find(|limit| limit["key"] == "nofile_hard").unwrap();
     assert_eq!(hard["value"], 300);
     assert!(hard["remedy"].is_string());
 }

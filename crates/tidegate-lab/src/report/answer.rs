@@ -41,7 +41,7 @@ impl Cost {
         match self.interval {
             _ if !self.is_same() => format!("`{}` {:.1} times as much", self.model, self.times),
             Some(i) if i.high > TOLD_APART => {
-                format!("`{}` cannot be told apart ({:.2} to {:.2} times)", self.model, i.low, i.high)
+                format!("`{}` does not differ measurably ({:.2} to {:.2} times)", self.model, i.low, i.high)
             }
             Some(i) => {
                 format!("`{}` the same within {:.0}%", self.model, percent(i.low).max(percent(i.high)))
@@ -320,7 +320,7 @@ mod tests {
     fn what_the_rounds_cannot_tell_apart_is_not_called_the_same() {
         let wide = [0.50, 0.80, 0.60, 0.75];
         let text = sentence(&results(vec![point("epoll", 100, CHEAP), point("uring", 100, wide)])).unwrap();
-        assert!(text.contains("`uring` cannot be told apart ("), "{text}");
+        assert!(text.contains("`uring` does not differ measurably ("), "{text}");
     }
 
     #[test]

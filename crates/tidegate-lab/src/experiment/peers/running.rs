@@ -37,7 +37,7 @@ impl Running {
         keep_alive: bool,
     ) -> Result<Self, LabError> {
         let failed = |why: String| LabError::Process { what: peer.name.clone(), why };
-        let port = free_port().map_err(|e| failed(format!("no port to be had: {e}")))?;
+        let port = free_port().map_err(|e| failed(format!("no free port: {e}")))?;
         let cpu = bench.server_cpus.first().copied().unwrap_or(0);
         let places = Places { port, cpu, dir: folder(), build, here: peer.here.clone() };
         furnish(peer, &places).map_err(|e| failed(format!("{}: {e}", places.dir.display())))?;

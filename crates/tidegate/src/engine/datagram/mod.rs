@@ -154,8 +154,8 @@ pub(crate) fn shares_socket(model: Model) -> bool {
 pub(crate) fn hands_over(model: Model) -> Result<(), String> {
     match model {
         Model::Blocking | Model::Pool => Err(format!(
-            "the threads of {model} sleep in the receive, and what wakes them at a stop ends the socket for everybody \
-             who has it; use epoll, uring, poll, select or tokio"
+            "the threads of {model} sleep in the receive, and what wakes them at a stop ends the socket for every \
+             process that has it; use epoll, uring, poll, select or tokio"
         )),
         _ => Ok(()),
     }

@@ -54,7 +54,7 @@ impl Engine for Leaf {
 
     /// Whether it works here.
     fn probe() -> Availability {
-        Availability::Available(format!("{POOL_WORKERS} threads unless told otherwise"))
+        Availability::Available(format!("{POOL_WORKERS} threads unless --threads is given"))
     }
 
     /// Starts the workers, the acceptor and the control.
