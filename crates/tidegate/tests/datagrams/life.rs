@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
 
 use tidegate::{DatagramPolicy, DatagramServer, DatagramService, Replies};
 
@@ -11,10 +12,13 @@ use crate::kit::*;
 fn a_stop_wakes_every_thread_that_has_nothing_to_do() {
     everywhere("silent stop", |model, policy| {
         let threads = if has_threads(model) { 3 } else { 1 };
-        let policy = DatagramPolicy { threads: NonZeroUsize::new(threads), ..policy };
+        let drain_timeout = Duration::from_secs(60);
+        let policy = DatagramPolicy { threads: NonZeroUsize::new(threads), drain_timeout, ..policy };
         let server = start(model, policy, LOCALHOST, |_| Echo);
         assert!(!server.is_broken());
+        let asked = Instant::now();
         let stats = end(server);
+        assert!(asked.elapsed() < drain_timeout / 2, "{model} waited for what does not come");
         assert_eq!((stats.datagrams_in, stats.receive_errors), (0, 0), "{model}: {stats:?}");
     });
 }
