@@ -90,7 +90,8 @@ struct Row {
 fn command(of: &Command, path: &str, described: &mut BTreeMap<Row, String>, page: &mut String) {
     let about = of.get_long_about().or(of.get_about()).map(ToString::to_string).unwrap_or_default();
     let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
-    let _ = write!(page, "\n## {path}\n\n{}.\n", wrapped(&code_of_options(about.trim_end_matches('.'))));
+    let about = wrapped(&format!("{}.", code_of_options(about.trim_end_matches('.'))));
+    let _ = write!(page, "\n## {path}\n\n{about}\n");
     let rows = of
         .get_arguments()
         .filter(|arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str()));

@@ -26,7 +26,8 @@ pub fn unknown_metrics(page: &Page, reference: &Page) -> Vec<String> {
     ];
     let others = ["tidegate_cluster", "tidegate_cli", "tidegate_loom"];
     let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
-    let named = page.text.split(|c| !is_name(c)).filter(|word| word.starts_with("tidegate_"));
+    let named =
+        page.text.split(|c| !is_name(c)).filter(|word| word.starts_with("tidegate_") && !word.ends_with('_'));
     named
         .filter(|name| !known.contains(*name) && !crates.contains(name) && !others.contains(name))
         .map(|name| format!("{}: {name}", page.path))
