@@ -8,6 +8,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use socket2::SockRef;
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::poll::{PollSet, Readiness, wait_pair};
 use tidegate_os::select::SelectSet;
@@ -140,18 +141,27 @@ fn sockets_send_in_pieces_end_and_reset() {
     assert_eq!(far.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
+/// Sizes that no system has by itself.
+const SEND_BUFFER: usize = 40_960;
+const RECEIVE_BUFFER: usize = 53_248;
+
 #[test]
 fn listeners_have_their_options_and_stop() {
     let options = ListenOptions {
         defer_accept: Some(Duration::from_secs(1)),
-        send_buffer: Some(1 << 16),
-        receive_buffer: Some(1 << 16),
+        send_buffer: Some(SEND_BUFFER),
+        receive_buffer: Some(RECEIVE_BUFFER),
         busy_poll: None,
         ..OPTIONS
     };
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
     let addr = listener.local_addr().unwrap();
-    assert_eq!(Endpoint::from(listener.to_std().unwrap().local_addr().unwrap()), addr);
+    let same = listener.to_std().unwrap();
+    assert_eq!(Endpoint::from(same.local_addr().unwrap()), addr);
+    let buffers = SockRef::from(&same);
+    let buffers = (buffers.send_buffer_size().unwrap(), buffers.recv_buffer_size().unwrap());
+    let twice = if cfg!(target_os = "linux") { 2 } else { 1 }; // socket(7): for what it keeps beside the bytes
+    assert_eq!(buffers, (twice * SEND_BUFFER, twice * RECEIVE_BUFFER));
     listener.set_blocking(Blocking::Never).unwrap();
     let empty = listener.accept(Blocking::Never).unwrap_err();
     assert_eq!(empty.kind(), ErrorKind::WouldBlock);
@@ -203,4 +213,54 @@ fn the_system_has_processors_pages_and_limits() {
     })
     .join()
     .unwrap();
+}
+
+/// In a network namespace, where the option may be turned on: this test once more, told so by the environment.
+#[cfg(target_os = "linux")]
+#[test]
+fn with_fast_open_first_data_comes_with_the_first_packet() {
+    const NAME: &str = "with_fast_open_first_data_comes_with_the_first_packet";
+    const INSIDE: &str = "TIDEGATE_FAST_OPEN_IS_ON";
+    if std::env::var_os(INSIDE).is_some() {
+        return fast_open();
+    }
+    let turn_on = "ip link set lo up && echo 3 > /proc/sys/net/ipv4/tcp_fastopen";
+    let inside = |then: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["-rn", "sh", "-c", &format!("{turn_on} && {then}")]);
+        command.arg(std::env::current_exe().unwrap()).env(INSIDE, "1");
+        command
+    };
+    if !inside("true").stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success()) {
+        return println!("left out: no network namespace with TCP Fast Open can be had here (unshare, ip)");
+    }
+    let ended = inside(&format!("exec \"$0\" --exact {NAME} --nocapture")).status().unwrap();
+    assert!(ended.success(), "{ended}");
+}
+
+#[cfg(target_os = "linux")]
+fn fast_open() {
+    let options = ListenOptions { fast_open: std::num::NonZeroU32::new(16), ..OPTIONS };
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
+    let addr = listener.local_addr().unwrap().addr().unwrap();
+    listener.set_blocking(Blocking::Waits).unwrap();
+    for brought_data in [0, 1] {
+        let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        // The first one asks for a cookie, the second one has it.
+        assert_eq!(client.send_to_with_flags(b"early", &addr.into(), libc::MSG_FASTOPEN).unwrap(), 5);
+        let (near, _) = listener.accept(Blocking::Waits).unwrap();
+        let mut room = [0; 9];
+        assert_eq!(near.receive(&mut room).unwrap(), 5);
+        assert_eq!(tcp_counter("TCPFastOpenPassive"), brought_data);
+    }
+}
+
+/// A counter of this network namespace.
+#[cfg(target_os = "linux")]
+fn tcp_counter(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/net/netstat").unwrap();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.split(' ').position(|word| word == name).unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
 }

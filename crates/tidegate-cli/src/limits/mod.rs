@@ -154,8 +154,8 @@ impl Limits {
         let bound = model.memory_bound(policy);
         let most = usize::try_from(bound.connections_within_kernel(budget as u64)).unwrap_or(usize::MAX);
         if most == 0 {
-            let each = bound.kernel_each_connection;
-            let e = anyhow!("`kernel_memory` is {budget}, but one connection needs {each} bytes; raise it");
+            let least = bound.kernel_process + bound.kernel_each_connection;
+            let e = anyhow!("`kernel_memory` is {budget}, but one connection needs {least} bytes; raise it");
             return Err(Failure::Usage(e));
         }
         if most >= policy.max_connections {

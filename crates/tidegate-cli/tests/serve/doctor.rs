@@ -1,6 +1,6 @@
 //! `tidegate doctor` lists every model and every limit, for people and for programs.
 
-use tidegate::Model;
+use tidegate::{Model, Policy};
 
 use crate::kit::{run, tidegate, with_descriptors};
 
@@ -28,6 +28,27 @@ fn a_small_limit_comes_with_its_remedy() {
     let outcome = run(&mut with_descriptors(300, &["doctor"]));
     let row = outcome.stdout.lines().find(|line| line.contains("descriptors (hard)")).unwrap();
     assert!(row.contains(" 300 ") && outcome.stdout.contains("LimitNOFILE=100000"), "{}", outcome.stdout);
+}
+
+#[test]
+fn idle_connections_that_fit_into_the_kernel_are_counted_by_what_each_takes_there() {
+    let outcome = run(&mut tidegate(&["doctor", "--json"]));
+    let doctor: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let limits = doctor["limits"].as_array().unwrap();
+    let row = |name: &str| limits.iter().find(|limit| limit["name"] == name).expect("a row");
+    let quarter = row("memory, bytes")["value"].as_u64().unwrap() / 4;
+    let kernel = row("idle connections that fit into a quarter of it in the kernel");
+    let fit = kernel["value"].as_u64().unwrap();
+    let bound = Model::best().model.memory_bound(&Policy::default());
+    let of = |connections| bound.kernel_process + connections * bound.kernel_each_connection;
+    assert!(of(fit) <= quarter && quarter < of(fit + 1), "{fit} in {quarter}: {bound:?}");
+    // On a machine where they are too few, the option that bounds them is named.
+    let few = fit < Policy::default().max_connections as u64;
+    assert_eq!(
+        kernel["remedy"].as_str().is_some_and(|text| text.contains("--kernel-memory")),
+        few,
+        "{kernel}"
+    );
 }
 
 #[test]

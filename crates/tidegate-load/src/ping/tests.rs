@@ -28,9 +28,12 @@ fn every_size_comes_back_right_and_is_counted_once() {
     let server = server();
     for (size, connections) in [(8, 1), (64, 3), (4097, 2), (300_000, 1)] {
         let plan = PingPlan { size, connections, amount: Amount::Requests(90), ..plan(server.local_addr()) };
+        let before = server.stats().bytes_in;
         let report = ping(&AtomicBool::new(false), &plan).unwrap();
         assert!(report.is_clean(), "{report:?}");
         assert_eq!((report.round_trips, report.connected), (90, connections));
+        // Those that went before the others were connected are not among the 90.
+        assert!(server.stats().bytes_in - before >= 90 * size as u64, "some of them are counted twice");
         assert!(report.round_trip.min_us > 0.0 && report.round_trip.min_us <= report.round_trip.max_us);
     }
 }

@@ -186,6 +186,39 @@ fn without_a_buffer_a_receive_waits_for_data_and_takes_one_then() {
 }
 
 #[test]
+fn however_many_receives_wait_for_data_all_buffers_are_left_for_sends() {
+    const BUFFERS: usize = 8;
+    let setup = Setup { posted: false, ..setup(BUFFERS) };
+    let mut requests = Requests::new(fake::table(), &setup, None).unwrap();
+    let queues = open(&mut requests, 100);
+    for (key, queue) in queues.iter().enumerate() {
+        requests.receive(queue, key as u64);
+        assert_eq!(fake::receive_waits(key), Some(false), "nothing is pinned");
+    }
+    queues[..BUFFERS].iter().for_each(|queue| requests.send(queue, one(b"x"), 7));
+    for nth in 0..BUFFERS {
+        assert_eq!(fake::take_sent(nth, 1).as_deref(), Some(&b"x"[..]), "send {nth}");
+    }
+}
+
+#[test]
+fn receives_pin_nothing_while_memory_is_short_and_do_again_after_that() {
+    let mut requests = polled(8);
+    let queues = open(&mut requests, 3);
+    requests.set_posted(false);
+    requests.receive(&queues[0], 0);
+    requests.set_posted(true);
+    requests.receive(&queues[1], 1);
+    assert_eq!((fake::receive_waits(0), fake::receive_waits(1)), (Some(false), Some(true)));
+    fake::bytes_come(0, b"data"); // what was posted before is served as it was posted
+    requests.collect().unwrap();
+    assert_eq!(fake::receive_waits(0), Some(true));
+    fake::bytes_come(0, b"data");
+    requests.collect().unwrap();
+    assert_eq!(received(&mut requests).1.unwrap(), b"data");
+}
+
+#[test]
 fn at_most_half_of_the_buffers_are_posted_and_a_shortage_is_reported() {
     let mut requests = polled(2);
     let queues = open(&mut requests, 3);

@@ -402,6 +402,20 @@ mod tests {
         }
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_with_exact_sleeps_and_those_it_starts_have_no_slack() {
+        let slack = || rustix::thread::current_timer_slack().unwrap();
+        let before = slack();
+        assert!(before > 1, "the system's default is 50 us");
+        let exact = std::thread::spawn(move || {
+            exact_sleeps().unwrap();
+            (slack(), std::thread::spawn(slack).join().unwrap())
+        });
+        assert_eq!(exact.join().unwrap(), (1, 1), "nanoseconds");
+        assert_eq!(slack(), before, "other threads are left as they are");
+    }
+
     #[test]
     fn only_groups_of_ones_own_are_ended() {
         for group in [0, 1, u32::MAX] {

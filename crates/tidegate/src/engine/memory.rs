@@ -20,6 +20,9 @@ impl Model {
     fn footprint(self, policy: &Policy) -> Footprint {
         let threads = self.threads(policy);
         let of_loop = Footprint::of_loops(threads);
+        // As many as at first, and up to the backlog while the server is behind. On `overlapped` they take the places
+        // of connections, and those are counted.
+        let accepts = ACCEPTS_POSTED.max(policy.accept.backlog as usize);
         match self {
             // A receive and a send thread, and the buffer of the former.
             Self::Blocking => Footprint { threads: 0, own_buffers: 1, own_threads: 2, ..of_loop },
@@ -31,14 +34,17 @@ impl Model {
             }
             Self::Iocp => {
                 let operations = policy.posted_receives + policy.posted_sends;
-                Footprint { buffers: policy.buffers, operations, ..of_loop }
+                Footprint { buffers: policy.buffers, operations, accepts, ..of_loop }
             }
             Self::Overlapped => {
                 let buffers = policy.buffers.min(EVENT_CONNECTIONS + 1);
                 Footprint { buffers, operations: 1 + policy.posted_sends, ..of_loop }
             }
-            // Registered ones, and one for each accept: first data cannot go into those.
-            Self::Rio => Footprint { buffers: policy.buffers + ACCEPTS_POSTED, operations: 2, ..of_loop },
+            // Registered ones, and those of first data, which cannot go into registered ones: as many as there are
+            // accepts at first. Those that are posted later have none when these are used up.
+            Self::Rio => {
+                Footprint { buffers: policy.buffers + ACCEPTS_POSTED, operations: 2, accepts, ..of_loop }
+            }
             _ => of_loop,
         }
     }
@@ -47,6 +53,7 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::memory::{ACCEPT_BYTES, OPERATION_BYTES, SOCKET_BYTES};
 
     #[test]
     fn every_model_with_a_pool_is_counted_with_it() {
@@ -65,6 +72,22 @@ mod tests {
         }
         let of_64_events = Model::Overlapped;
         assert_eq!(process(of_64_events, 512), process(of_64_events, 63), "a thread has no more");
+    }
+
+    #[test]
+    fn accepts_that_are_posted_up_to_the_backlog_are_counted() {
+        let with = |model: Model, backlog| {
+            let mut policy = Policy { threads: std::num::NonZeroUsize::new(2), ..Policy::default() };
+            policy.accept.backlog = backlog;
+            model.memory_bound(&policy)
+        };
+        for model in [Model::Iocp, Model::Rio] {
+            let (few, many) = (with(model, 1), with(model, 1_000));
+            let more = 2 * (1_000 - ACCEPTS_POSTED as u64);
+            assert_eq!(many.process - few.process, more * ACCEPT_BYTES, "{model}: and no buffers for them");
+            assert_eq!(many.kernel() - few.kernel(), more * (SOCKET_BYTES + OPERATION_BYTES), "{model}");
+        }
+        assert_eq!(with(Model::Epoll, 1), with(Model::Epoll, 1_000), "it posts none");
     }
 
     #[test]

@@ -19,13 +19,24 @@ pub struct Footprint {
     pub burst: usize,
     /// Operations that the kernel may hold for each connection.
     pub operations: usize,
+    /// Accepts that each thread may have posted with a socket made beforehand.
+    pub accepts: usize,
 }
 
 impl Footprint {
     /// Loops with one receive buffer each, and nothing per connection: the footprint of most models.
     #[must_use]
     pub const fn of_loops(threads: usize) -> Self {
-        Self { threads, buffers: 1, stack: false, own_buffers: 0, own_threads: 0, burst: 1, operations: 0 }
+        Self {
+            threads,
+            buffers: 1,
+            stack: false,
+            own_buffers: 0,
+            own_threads: 0,
+            burst: 1,
+            operations: 0,
+            accepts: 0,
+        }
     }
 }
 
@@ -34,7 +45,7 @@ impl Footprint {
 /// Counted for each connection: the outbox up to its high watermark and what one call of the session adds beyond it (at
 /// most as much as the input it is shown); the input it may leave unconsumed, and what is received before it is paused,
 /// twice, because a growing buffer doubles; the rings of the fast path; its threads and buffers; and
-/// [`CONNECTION_BYTES`]. Counted for the process: threads, buffer pools, and [`PROCESS_BYTES`].
+/// [`CONNECTION_BYTES`]. Counted for the process: threads, buffer pools, posted accepts, and [`PROCESS_BYTES`].
 ///
 /// Kernel memory is counted separately ([`kernel`](Self::kernel)). Not counted is what the application keeps: its own
 /// state, shared bytes, mail and jobs.
@@ -48,6 +59,8 @@ pub struct MemoryBound {
     pub process: u64,
     /// Kernel memory of each connection: socket, operations, and socket buffers of a fixed size.
     pub kernel_each_connection: u64,
+    /// Kernel memory of the process without connections: sockets and operations of posted accepts.
+    pub kernel_process: u64,
 }
 
 /// Kernel memory of a connected TCP socket, with its descriptor and its entry in a poller: slabs of 3.2 to 4.1 KB for
@@ -57,6 +70,9 @@ pub const SOCKET_BYTES: u64 = 4096;
 
 /// Kernel memory of one pending operation (a request of io_uring is 256 bytes; the book assumes 500).
 pub const OPERATION_BYTES: u64 = 512;
+
+/// User memory of a posted accept: the operation, and room for the addresses it brings.
+pub const ACCEPT_BYTES: u64 = 512;
 
 /// Memory of a connection with nothing to send and nothing received: its state and its session's, entries in tables and
 /// timers, a task or a mailbox. Idle connections measure at a fraction of this on every model
@@ -74,16 +90,16 @@ impl MemoryBound {
         self.each_connection.saturating_mul(self.connections).saturating_add(self.process)
     }
 
-    /// Total kernel memory of idle connections and of socket buffers of a fixed size.
+    /// Total kernel memory of idle connections, of socket buffers of a fixed size, and of posted accepts.
     #[must_use]
     pub fn kernel(&self) -> u64 {
-        self.kernel_each_connection.saturating_mul(self.connections)
+        self.kernel_each_connection.saturating_mul(self.connections).saturating_add(self.kernel_process)
     }
 
     /// Connections that fit into `bytes` of kernel memory.
     #[must_use]
     pub fn connections_within_kernel(&self, bytes: u64) -> u64 {
-        bytes / self.kernel_each_connection.max(1)
+        bytes.saturating_sub(self.kernel_process) / self.kernel_each_connection.max(1)
     }
 
     /// Connections that fit into `bytes` of memory in the worst case.
@@ -104,13 +120,16 @@ pub fn bound(policy: &Policy, footprint: Footprint) -> MemoryBound {
     let rings = policy.fast_path.map_or(0, |fast| 2 * fast.ring_bytes as u64 + 4096);
     let fixed = |bytes: Option<usize>| 2 * bytes.unwrap_or(0) as u64; // Linux doubles the requested size (socket(7))
     let buffers = fixed(policy.socket_send_buffer) + fixed(policy.socket_receive_buffer);
-    let each_thread =
-        bytes(footprint.buffers, policy.buffer_bytes) + if footprint.stack { stack as u64 } else { 0 };
+    let accepts = footprint.accepts as u64;
+    let each_thread = bytes(footprint.buffers, policy.buffer_bytes)
+        + if footprint.stack { stack as u64 } else { 0 }
+        + accepts * ACCEPT_BYTES;
     MemoryBound {
         each_connection: outbox + 2 * input + own + rings + CONNECTION_BYTES,
         connections: policy.max_connections as u64,
         process: PROCESS_BYTES + each_thread.saturating_mul(footprint.threads as u64),
         kernel_each_connection: SOCKET_BYTES + footprint.operations as u64 * OPERATION_BYTES + buffers,
+        kernel_process: (SOCKET_BYTES + OPERATION_BYTES) * accepts * footprint.threads as u64,
     }
 }
 
@@ -138,8 +157,13 @@ mod tests {
         let each = 10_000 + input + 2 * input + CONNECTION_BYTES;
         let process = PROCESS_BYTES + 2 * 4096;
         let kernel_each_connection = SOCKET_BYTES;
-        let expected =
-            MemoryBound { each_connection: each, connections: 10, process, kernel_each_connection };
+        let expected = MemoryBound {
+            each_connection: each,
+            connections: 10,
+            process,
+            kernel_each_connection,
+            kernel_process: 0,
+        };
         assert_eq!(bound(&policy(), LOOP), expected);
         assert_eq!(bound(&policy(), LOOP).total(), 10 * each + process);
         let threads = Footprint { own_buffers: 1, own_threads: 2, ..LOOP };
@@ -164,6 +188,16 @@ mod tests {
         assert_eq!(bound.kernel_each_connection, 4096 + 3 * 512 + 22_000);
         assert_eq!(bound.connections_within_kernel(bound.kernel()), 10);
         assert_eq!(bound.connections_within_kernel(bound.kernel() - 1), 9);
+    }
+
+    #[test]
+    fn posted_accepts_have_memory_beside_that_of_connections() {
+        let (without, with) = (bound(&policy(), LOOP), bound(&policy(), Footprint { accepts: 100, ..LOOP }));
+        let each = with.process - without.process;
+        assert_eq!((each, with.kernel_process), (2 * 100 * 512, 2 * 100 * (4096 + 512)));
+        assert_eq!(with.kernel(), without.kernel() + with.kernel_process);
+        assert_eq!(with.connections_within_kernel(with.kernel()), 10);
+        assert_eq!(with.connections_within_kernel(with.kernel_process), 0);
     }
 
     #[test]

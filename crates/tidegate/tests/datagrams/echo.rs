@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use tidegate::{DatagramClient, DatagramPath, Model};
@@ -94,6 +94,50 @@ fn a_plain_peer_gets_joined_replies_one_by_one() {
             assert_eq!(stats.sends, 1, "26 replies were to go as one: {stats:?}");
         }
     });
+}
+
+/// Datagrams that wait in the kernel are received with one call, and answered with one; on the plain path one by one.
+#[test]
+fn a_batch_is_one_call_in_each_direction() {
+    const WAITING: usize = 16;
+    everywhere("batches", |model, policy| {
+        if model == Model::Uring {
+            return; // a ring makes no call for a datagram, nor for several
+        }
+        let path = policy.path;
+        let gate = Arc::new(Barrier::new(2));
+        let of_service = gate.clone();
+        let server = start(model, policy, LOCALHOST, move |_| Held(Some(of_service.clone())));
+        let peer = peer(&server);
+        peer.send(b"first").unwrap();
+        gate.wait(); // the first one has been received, and nothing else
+        for at in 0..WAITING {
+            peer.send(&[at as u8; 64]).unwrap();
+        }
+        gate.wait();
+        assert_eq!(take(&peer), b"first");
+        for at in 0..WAITING {
+            assert_eq!(take(&peer), [at as u8; 64], "on {model}");
+        }
+        until(&server, "all counted", |stats| stats.datagrams_out == 1 + WAITING as u64);
+        let stats = server.stats();
+        let calls = if path == Some(DatagramPath::Plain) { 1 + WAITING as u64 } else { 2 };
+        assert_eq!((stats.receives, stats.sends), (calls, calls), "{model}, {path:?}: {stats:?}");
+        end(server);
+    });
+}
+
+/// Sends everything back, the first one when it is let go on.
+struct Held(Option<Arc<Barrier>>);
+
+impl tidegate::DatagramService for Held {
+    fn on_datagram(&mut self, from: std::net::SocketAddr, bytes: &[u8], out: &mut tidegate::Replies) {
+        if let Some(gate) = self.0.take() {
+            gate.wait();
+            gate.wait();
+        }
+        assert!(out.send(from, bytes));
+    }
 }
 
 /// Answers with a datagram for each letter, the last one shorter.

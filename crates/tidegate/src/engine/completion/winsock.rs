@@ -424,7 +424,10 @@ mod tests {
 
     /// A port that accepts without end, and where.
     fn accepting(first_data: bool) -> (Driver, Endpoint) {
-        let mut policy = Policy::default();
+        accepting_with(Policy::default(), first_data)
+    }
+
+    fn accepting_with(mut policy: Policy, first_data: bool) -> (Driver, Endpoint) {
         policy.accept.backlog = 200;
         let setup = Setup {
             policy: &policy,
@@ -484,6 +487,27 @@ mod tests {
         port.silence = Some(Duration::from_secs(1));
         port.behind();
         turn_until(&mut port, &mut callers, |ended| ended == CALLERS);
+    }
+
+    #[test]
+    fn receives_are_posted_ahead_unless_memory_is_short_or_none_is_to_be_pinned() {
+        for (receive, pins) in [(ReceiveStyle::Posted, true), (ReceiveStyle::ZeroByte, false)] {
+            let (mut port, at) = accepting_with(Policy { receive, ..Policy::default() }, false);
+            let _caller = TcpStream::connect(at.addr().unwrap()).unwrap();
+            let start = Instant::now();
+            let socket = loop {
+                assert!(start.elapsed() < Duration::from_secs(50), "no connection is accepted");
+                port.wait(Some(Duration::from_millis(10))).unwrap();
+                if let Some(Completion::Accepted { outcome, .. }) = port.next() {
+                    break outcome.unwrap().0;
+                }
+            };
+            let ahead = [false, true, false].map(|less| {
+                port.pin_less(less);
+                port.may_receive_ahead(&socket)
+            });
+            assert_eq!(ahead, [pins, false, pins], "{receive:?}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tidegate_os::datagram::Arrival;
-use tidegate_os::socket::is_out_of_buffers;
+use tidegate_os::socket::is_out_of_memory;
 
 use super::DatagramWorker;
 use crate::policy::DatagramPolicy;
@@ -65,10 +65,9 @@ impl DatagramState {
 
     /// The kernel refused these replies; they are lost, as datagrams may be.
     pub(super) fn refused(&self, run: &Run, error: &std::io::Error) {
-        let counter = match error.kind() {
-            std::io::ErrorKind::OutOfMemory => &self.counters.no_buffers,
-            _ if is_out_of_buffers(error) => &self.counters.no_buffers,
-            _ => &self.counters.send_errors,
+        let counter = match is_out_of_memory(error) {
+            true => &self.counters.no_buffers,
+            false => &self.counters.send_errors,
         };
         counter.add(run.datagrams as u64);
         tracing::debug!(to = %run.to, datagrams = run.datagrams, "the kernel refused a reply: {error}");
@@ -102,5 +101,49 @@ impl Drain {
     /// Whether what arrives now is too late.
     pub(super) fn is_over(&self) -> bool {
         self.left == 0
+    }
+}
+
+#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
+mod tests {
+    use rustix::io::Errno;
+    use tidegate_os::datagram::{DatagramOptions, DatagramSocket, Joining, PortSharing};
+    use tidegate_os::socket::Blocking;
+
+    use super::super::StopSignal;
+    use super::*;
+    use crate::policy::datagram::DatagramPath;
+
+    struct Deaf;
+
+    impl DatagramService for Deaf {
+        fn on_datagram(&mut self, _: SocketAddr, _: &[u8], _: &mut Replies) {}
+    }
+
+    #[test]
+    fn what_the_kernel_had_no_memory_for_is_counted_apart() {
+        let options = DatagramOptions {
+            blocking: Blocking::Never,
+            joining: Joining::Off,
+            receive_buffer: None,
+            send_buffer: None,
+            send_timeout: None,
+        };
+        let to = SocketAddr::from(([127, 0, 0, 1], 0));
+        let counters = Arc::new(DatagramCounters::new());
+        let worker = DatagramWorker {
+            policy: Arc::default(),
+            path: DatagramPath::Plain,
+            socket: Arc::new(DatagramSocket::bind(to, PortSharing::Own, &options).unwrap()),
+            counters: counters.clone(),
+            stop_signal: Arc::new(StopSignal::new(|| {})),
+        };
+        let mut state = DatagramState::new(Box::new(Deaf), &worker);
+        for errno in [Errno::NOBUFS, Errno::NOMEM, Errno::HOSTUNREACH, Errno::MSGSIZE] {
+            assert!(state.replies.send(to, b"x"));
+            let run = state.replies.pop().unwrap();
+            state.refused(&run, &errno.into());
+        }
+        assert_eq!((counters.no_buffers.get(), counters.send_errors.get()), (2, 2));
     }
 }

@@ -1,4 +1,4 @@
-//! A waker may call back when it is woken or dropped.
+//! A waker may call back when it is woken or dropped; and whom a lack of memory costs what.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;
@@ -69,4 +69,70 @@ fn nobody_is_woken_or_let_go_of_under_a_lock() {
         done.send(()).expect("the test waits");
     });
     finished.recv_timeout(Duration::from_secs(60)).expect("it comes to an end");
+}
+
+/// Connections that are served, in the order in which they were looked after last.
+fn served(registry: &Arc<ConnectionRegistry>, count: usize) -> Vec<RegistrySlot> {
+    let looked_after = |_| {
+        let slot = registry.enter();
+        assert_eq!(slot.post.waiting(), None);
+        slot
+    };
+    (0..count).map(looked_after).collect()
+}
+
+/// Which of them are to close for lack of memory; those that were told before are not named again.
+fn shed(slots: &[RegistrySlot]) -> Vec<usize> {
+    let told = |slot: &RegistrySlot| {
+        let shed = slot.post.last_order() == Some(Order::Shed);
+        if shed {
+            assert!(matches!(slot.post.take(), Some(crate::proto::Event::Shed)));
+        }
+        shed
+    };
+    slots.iter().enumerate().filter(|(_, slot)| told(slot)).map(|(at, _)| at).collect()
+}
+
+fn turn(registry: &ConnectionRegistry) -> AcceptStep {
+    registry.poll_turn(&TaskContext::from_waker(Waker::noop()))
+}
+
+#[test]
+fn for_lack_of_memory_accepting_pauses_and_only_in_the_end_the_longest_idle_are_closed() {
+    const AFTER: Duration = Duration::from_millis(200);
+    let registry = registry(Policy { shed_after: Some(AFTER), ..Policy::default() });
+    let unserved = registry.enter(); // nobody knows since when it rests
+    let slots = served(&registry, 40);
+    slots[0].post.post(ALONE, Mail::Timer).expect("there is room"); // it does not rest
+    registry.relieve();
+    assert_eq!(turn(&registry), AcceptStep::Accept(Admission::Admit), "nothing has failed");
+
+    registry.io_counters[0].no_memory.add(1); // of a thread that serves connections
+    registry.relieve();
+    assert!(matches!(turn(&registry), AcceptStep::Wait(Some(_))));
+    assert_eq!(shed(&slots), [0; 0], "others may give memory back");
+
+    std::thread::sleep(AFTER);
+    registry.counters.no_memory.add(1); // of the others
+    registry.relieve();
+    assert_eq!(shed(&slots), [1, 2, 3], "a sixteenth of 40, and not the one that has something to do");
+    assert_eq!(unserved.post.last_order(), None);
+
+    registry.io_counters[0].no_memory.add(1);
+    registry.io_counters[0].recovered.add(1);
+    registry.relieve();
+    assert_eq!(shed(&slots), [0; 0], "there is memory again");
+}
+
+#[test]
+fn without_a_limit_nobody_is_closed_for_lack_of_memory() {
+    let registry = registry(Policy { shed_after: None, ..Policy::default() });
+    let slots = served(&registry, 2);
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(20));
+        registry.io_counters[0].no_memory.add(1);
+        registry.relieve();
+        assert!(matches!(turn(&registry), AcceptStep::Wait(Some(_))), "accepting pauses");
+    }
+    assert_eq!(shed(&slots), [0; 0]);
 }
