@@ -275,8 +275,9 @@ fn every_number_is_written_in_the_same_way() {
     let mut pending = vec![(cli(), "tidegate".to_owned())];
     let mut options = 0;
     while let Some((command, path)) = pending.pop() {
-        let is_number =
-            |arg: &&Arg| arg.get_value_names().is_some_and(|names| names == ["COUNT"] || names == ["COUNT_PER_S"]);
+        let is_number = |arg: &&Arg| {
+            arg.get_value_names().is_some_and(|names| names == ["COUNT"] || names == ["COUNT_PER_S"])
+        };
         for arg in command.get_arguments().filter(is_number) {
             let Some(name) = arg.get_long() else { continue };
             let line = format!("{path} --{name}=1k");

@@ -611,7 +611,7 @@ mod tests {
         assert!(server().bind((v4, 0)).is_ok() && server().bind(([127, 0, 0, 1], 0)).is_ok());
         assert!(server().bind(SocketAddr::from((v4, 0))).is_ok());
         assert!(
-            server().bind(&"127.0.0.1:0".to_owned()).is_ok()
+            server().bind("127.0.0.1:0".to_owned()).is_ok()
                 && server().bind("127.0.0.1:0".to_owned()).is_ok()
         );
         let why = server().bind("localhost:80").err().unwrap();
