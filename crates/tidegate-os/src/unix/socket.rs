@@ -636,7 +636,7 @@ pub fn is_out_of_descriptors(e: &io::Error) -> bool {
 
 /// Whether an error says that the system has no memory for an operation: it may have some later.
 pub fn is_out_of_memory(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
+    e.kind() == io::ErrorKind::OutOfMemory || e.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 /// Whether an error says that there is no buffer left, of the system or of what was provided to it.

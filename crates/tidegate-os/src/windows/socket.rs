@@ -461,7 +461,7 @@ pub fn is_exhaustion(e: &io::Error) -> bool {
 
 /// Whether an error says that the system has no memory for an operation: it may have some later.
 pub fn is_out_of_memory(e: &io::Error) -> bool {
-    e.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code))
+    e.kind() == io::ErrorKind::OutOfMemory || e.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code))
 }
 
 /// Whether an error says that the process or the system ran out of descriptors.
