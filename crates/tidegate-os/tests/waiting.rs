@@ -162,6 +162,7 @@ fn listeners_have_their_options_and_stop() {
     let buffers = (buffers.send_buffer_size().unwrap(), buffers.recv_buffer_size().unwrap());
     let twice = if cfg!(target_os = "linux") { 2 } else { 1 }; // socket(7): for what it keeps beside the bytes
     assert_eq!(buffers, (twice * SEND_BUFFER, twice * RECEIVE_BUFFER));
+    drop(same);
     listener.set_blocking(Blocking::Never).unwrap();
     let empty = listener.accept(Blocking::Never).unwrap_err();
     assert_eq!(empty.kind(), ErrorKind::WouldBlock);

@@ -45,7 +45,7 @@ pub struct Args {
     listen: SocketAddr,
     /// End after this time at the latest.
     #[arg(long = "for", value_name = "TIME", default_value = "30m", value_parser = crate::limits::time)]
-    until: f64,
+    until: Duration,
 }
 
 /// One lesson of the course. `{addr}`, `{port}` and `{pid}` in its texts are those of its server; `{a}`, `{b}` and
@@ -156,7 +156,7 @@ fn teach(number: u8, lesson: &Lesson, args: &Args) -> Outcome {
             anyhow!("--listen {}: the server of a lesson has a fault; use 127.0.0.1 or [::1]", args.listen);
         return Err(Failure::Usage(e));
     }
-    let time = Duration::try_from_secs_f64(args.until).ok().filter(|time| !time.is_zero());
+    let time = Some(args.until).filter(|time| !time.is_zero());
     let time = time.context("--for must be longer than 0").map_err(Failure::Usage)?;
     let end = Instant::now().checked_add(time).context("--for is too long").map_err(Failure::Usage)?;
     let scene = (lesson.start)(args.listen).context("the server of the lesson cannot start")?;

@@ -230,7 +230,7 @@ fn what_tune_cannot_do_is_said_before_it_begins() {
     refused(&tune(&["--out", nowhere.to_str().unwrap()]), &["an existing directory"]);
     refused(&tune(&["--out", out, "--models", "iocp"]), &["iocp is unavailable", "doctor"]);
     refused(&tune(&["--out", out, "--rate", "5"]), &["--goal p99"]);
-    refused(&tune(&["--out", out, "--goal", "p99", "--rate=-0.0"]), &["--rate is not above 0"]);
+    refused(&tune(&["--out", out, "--goal", "p99", "--rate=0"]), &["--rate is not above 0"]);
     refused(&tune(&["--out", out, "--goal", "connections", "--no-keepalive"]), &["--no-keepalive"]);
     refused(&tune(&["--out", out, "--max-delay", "200us"]), &["--max-delay requires --goal cpu"]);
     let cpu = |delay| tune(&["--out", out, "--goal", "cpu", "--max-delay", delay]);

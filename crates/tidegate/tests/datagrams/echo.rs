@@ -107,7 +107,7 @@ fn a_batch_is_one_call_in_each_direction() {
         let path = policy.path;
         let gate = Arc::new(Barrier::new(2));
         let of_service = gate.clone();
-        let server = start(model, policy, LOCALHOST, move |_| Held(Some(of_service.clone())));
+        let server = start(model, policy, LOCALHOST, move |_| Gated(Some(of_service.clone())));
         let peer = peer(&server);
         peer.send(b"first").unwrap();
         gate.wait(); // the first one has been received, and nothing else
@@ -128,9 +128,9 @@ fn a_batch_is_one_call_in_each_direction() {
 }
 
 /// Sends everything back, the first one when it is let go on.
-struct Held(Option<Arc<Barrier>>);
+struct Gated(Option<Arc<Barrier>>);
 
-impl tidegate::DatagramService for Held {
+impl tidegate::DatagramService for Gated {
     fn on_datagram(&mut self, from: std::net::SocketAddr, bytes: &[u8], out: &mut tidegate::Replies) {
         if let Some(gate) = self.0.take() {
             gate.wait();
