@@ -168,7 +168,8 @@ impl Outbox<'_> {
     }
 
     /// From now on input is received and delivered also while the outbox is full. For sessions whose input does not
-    /// become output of the same connection: the peer of a linked connection may not read before it could write.
+    /// become output of the same connection (the peer of a linked connection may not read before it could write), or
+    /// that bound both themselves, as async code does.
     pub fn takes_input_while_full(&mut self) {
         self.state_of_session.takes_input_while_full = true;
     }

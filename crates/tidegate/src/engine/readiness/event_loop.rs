@@ -109,7 +109,7 @@ impl<P: Poller> Loop<P> {
 
     /// Waits once, and does what follows.
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
-        let busy = !self.again.is_empty();
+        let busy = !self.again.is_empty() || !self.loop_state.commands.is_empty();
         let rest = self.loop_state.rest(busy, || self.poller.now());
         let waited = match self.rings.before(rest, busy, self.loop_state.now, &mut self.table) {
             Rest::Skip => Ok(()),
@@ -121,10 +121,9 @@ impl<P: Poller> Loop<P> {
             }
         };
         self.loop_state.woke(self.poller.now());
-        let events = self.events.len() + self.rings.ready.len();
-        self.loop_state.batch(events, events);
         self.unfinished = false;
-        self.look_at_rings();
+        let events = self.events.len() + self.look_at_rings();
+        self.loop_state.batch(events, events);
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             self.report(event);
@@ -206,17 +205,18 @@ impl<P: Poller> Loop<P> {
         }
     }
 
-    /// Lets those whose shared memory shows something have their turn, and others after them while it spins.
-    fn look_at_rings(&mut self) {
-        loop {
-            while let Some((token, ready)) = self.rings.ready.pop() {
-                self.ready(token, ready);
-            }
-            match self.rings.again(&mut self.table) {
-                0 => return,
-                more => self.loop_state.more(more),
+    /// Lets those whose shared memory shows something have their turn, and then others, while the loop spins and there
+    /// is nothing else to do. Returns how many turns there were.
+    fn look_at_rings(&mut self) -> usize {
+        let mut turns = 0;
+        while let Some((token, ready)) = self.rings.ready.pop() {
+            self.ready(token, ready);
+            turns += 1;
+            if self.rings.ready.is_empty() && self.events.is_empty() && self.again.is_empty() {
+                self.rings.look_after(turns, &mut self.table);
             }
         }
+        turns
     }
 
     /// Has the connection looked at again after this batch.

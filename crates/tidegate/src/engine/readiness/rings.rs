@@ -15,8 +15,8 @@ const KERNEL_OFTEN: Duration = Duration::from_micros(10);
 const KERNEL_RARELY: Duration = Duration::from_micros(200);
 /// Looks in a row, over all connections, before the loop looks at its clock and its commands: half a microsecond.
 const LOOKS: usize = 64;
-/// How often in a row connections have their turn before that: a few microseconds, if sessions are as fast as the
-/// memory. The clock, the timers and the commands cost as much as a message does.
+/// Turns of connections in a row before that, if there is nothing else to do: a few microseconds, if sessions are as
+/// fast as the memory. The clock, the timers and the commands cost as much as a message does.
 const TURNS: usize = 16;
 
 /// How to wait.
@@ -37,7 +37,7 @@ pub(super) struct Rings {
     /// When the kernel is asked again, and how long that is from one time to the next.
     ask_at: Option<Instant>,
     every: Duration,
-    /// Turns that may follow before the loop looks after the rest.
+    /// Turns after which the loop looks after the rest; 0 unless it spins.
     turns: usize,
 }
 
@@ -78,14 +78,11 @@ impl Rings {
         Rest::Wait(Some(Duration::ZERO))
     }
 
-    /// The connections that were ready have had their turn: if the loop only spins, looks for the next ones at once.
-    /// Returns how many there are.
-    pub(super) fn again<W: Transport>(&mut self, table: &mut Table<Entry<W>>) -> usize {
-        self.turns = self.turns.saturating_sub(1);
-        if self.turns > 0 {
+    /// So many turns were taken, and nothing is ready: if the loop only spins, looks for the next ones at once.
+    pub(super) fn look_after<W: Transport>(&mut self, turns: usize, table: &mut Table<Entry<W>>) {
+        if turns < self.turns {
             self.spin(table);
         }
-        self.ready.len()
     }
 
     /// Looks until something is ready, or for long enough.

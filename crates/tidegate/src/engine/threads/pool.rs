@@ -144,6 +144,14 @@ impl PooledConnection {
     pub(super) fn deadline(&self, policy: &Policy) -> Option<Instant> {
         self.entry.phase.connection()?.deadline(policy)
     }
+
+    /// Whether its session is called next, and may keep the worker for long.
+    fn has_work(&self, ready: Readiness, policy: &Policy) -> bool {
+        ready != Readiness::default()
+            || self.progress == Progress::Yield
+            || self.slot.post.has_delivery()
+            || self.deadline(policy).is_some_and(|at| at <= Instant::now())
+    }
 }
 
 /// The queue of connections that wait for a worker. As long as `max_connections` allows.
@@ -173,19 +181,14 @@ impl Queue {
     pub(super) fn push(&self, job: Job) {
         let mut state = self.lock();
         state.jobs.push_back(job);
-        if state.idle == 0 {
-            state.wake_one();
-        }
+        state.wake_for_jobs();
         drop(state);
         self.filled.notify_one();
     }
 
     /// A worker was woken for the queue and has other work: another one is woken in its place.
     fn pass_on(&self) {
-        let mut state = self.lock();
-        if !state.jobs.is_empty() && state.idle == 0 {
-            state.wake_one();
-        }
+        self.lock().wake_for_jobs();
     }
 
     /// The next job; `None` once the queue is closed and empty.
@@ -218,8 +221,12 @@ impl Queue {
 }
 
 impl QueueState {
-    /// Wakes the next worker that sleeps on a connection.
-    fn wake_one(&mut self) {
+    /// If there are more jobs than workers that wait for one, wakes the next worker that sleeps on a connection. Who
+    /// waits counts until it has its job, so two jobs in a row do not count on the same worker.
+    fn wake_for_jobs(&mut self) {
+        if self.jobs.len() <= self.idle {
+            return;
+        }
         while let Some(alarm) = self.asleep.pop_front() {
             alarm.listed.store(false, Relaxed);
             if alarm.asleep.swap(false, Relaxed) {
@@ -363,11 +370,11 @@ impl Worker {
                 _ if has_mail => self.wait(pooled, Some(Duration::ZERO)),
                 _ => self.wait(pooled, others.then_some(QUIET_QUANTUM)),
             };
-            let woken_for_queue = !others && !self.alarm.asleep.swap(false, Relaxed);
-            if woken_for_queue && (ready != Readiness::default() || pooled.slot.post.has_delivery()) {
+            let policy = self.registry.policy();
+            let sees_to_queue = !self.alarm.asleep.swap(false, Relaxed); // also where others waited before
+            if sees_to_queue && pooled.has_work(ready, &policy) {
                 self.queue.pass_on();
             }
-            let policy = self.registry.policy();
             let context = pooled.slot.context(&policy, &self.counters);
             let quiet = !ready.readable && !ready.writable;
             let failed = self.counters.no_memory.get();

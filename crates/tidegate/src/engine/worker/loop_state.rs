@@ -236,11 +236,6 @@ impl LoopState {
         counters.largest_batch.at_least(events as u64);
     }
 
-    /// Notes events that followed those of the batch within the same wake-up.
-    pub(in crate::engine) fn more(&mut self, events: usize) {
-        self.worker.counters.events.add(events as u64);
-    }
-
     /// Fills `fired` with the places whose deadline may have passed.
     pub(in crate::engine) fn fire_timers(&mut self) {
         self.timers.advance(self.now, &mut self.fired);
