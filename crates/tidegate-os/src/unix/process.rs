@@ -302,9 +302,9 @@ pub fn allowed_cpus() -> Vec<usize> {
     (0..CPUS).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
-/// Processors that a set has room for.
+/// Processors that a set has room for. Not `CPU_SETSIZE`: for older musl that is 128, while its sets have 1,024 bits.
 #[cfg(target_os = "linux")]
-const CPUS: usize = libc::CPU_SETSIZE as usize;
+const CPUS: usize = 8 * size_of::<libc::cpu_set_t>();
 
 #[cfg(target_os = "linux")]
 fn no_cpus() -> libc::cpu_set_t {

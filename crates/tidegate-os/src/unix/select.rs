@@ -170,7 +170,8 @@ unsafe fn select(
     use libc::select as unlimited_select;
 
     let mut timeout = timeout.map(|time| {
-        let micros = time.min(Duration::from_secs(i32::MAX as u64)).as_nanos().div_ceil(1_000);
+        // Darwin takes at most 100,000,000 s (`itimerfix`); a wait that ends early is waited again.
+        let micros = time.min(Duration::from_secs(100_000_000)).as_nanos().div_ceil(1_000);
         libc::timeval { tv_sec: (micros / 1_000_000) as _, tv_usec: (micros % 1_000_000) as _ }
     });
     let timeout = timeout.as_mut().map_or(null_mut(), std::ptr::from_mut);
