@@ -165,10 +165,16 @@ pub(super) struct Queue {
 struct QueueState {
     jobs: VecDeque<Job>,
     closed: bool,
-    /// Workers that wait for a job.
+    workers: Resting,
+}
+
+/// Workers without work.
+#[derive(Default)]
+struct Resting {
+    /// Those that wait for a job.
     idle: usize,
-    /// Workers that sleep on a connection because nobody waited when they looked. If somebody comes and no worker
-    /// is idle, one of them is woken, in turn, to see whether its connection can wait instead. Those that have work
+    /// Those that sleep on a connection because nobody waited when they looked. If there are more jobs than workers that
+    /// wait for one, one of them is woken, in turn, to see whether its connection can wait instead. Those that have work
     /// again are passed over: an application may keep them for long.
     asleep: VecDeque<Arc<Alarm>>,
 }
@@ -194,10 +200,10 @@ impl Queue {
     /// The next job; `None` once the queue is closed and empty.
     fn pop(&self) -> Option<Job> {
         let mut state = self.lock();
-        state.idle += 1;
+        state.workers.idle += 1;
         let waited = self.filled.wait_while(state, |state| state.jobs.is_empty() && !state.closed);
         state = waited.unwrap_or_else(PoisonError::into_inner);
-        state.idle -= 1;
+        state.workers.idle -= 1;
         state.jobs.pop_front()
     }
 
@@ -209,7 +215,7 @@ impl Queue {
         }
         alarm.asleep.store(true, Relaxed);
         if !alarm.listed.swap(true, Relaxed) {
-            state.asleep.push_back(alarm.clone());
+            state.workers.asleep.push_back(alarm.clone());
         }
         false
     }
@@ -221,10 +227,16 @@ impl Queue {
 }
 
 impl QueueState {
+    fn wake_for_jobs(&mut self) {
+        self.workers.wake_for(self.jobs.len());
+    }
+}
+
+impl Resting {
     /// If there are more jobs than workers that wait for one, wakes the next worker that sleeps on a connection. Who
     /// waits counts until it has its job, so two jobs in a row do not count on the same worker.
-    fn wake_for_jobs(&mut self) {
-        if self.jobs.len() <= self.idle {
+    fn wake_for(&mut self, jobs: usize) {
+        if jobs <= self.idle {
             return;
         }
         while let Some(alarm) = self.asleep.pop_front() {
@@ -433,5 +445,29 @@ impl Worker {
         self.counters.wake_ups.add(1);
         self.counters.events.add(u64::from(ready != Readiness::default()));
         ready
+    }
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use super::*;
+
+    fn sleeper() -> Arc<Alarm> {
+        let waker = Waker::new().expect("a waker");
+        Arc::new(Alarm { waker, listed: AtomicBool::new(true), asleep: AtomicBool::new(true) })
+    }
+
+    #[test]
+    fn a_worker_that_waits_takes_one_job_and_the_next_wakes_a_sleeper() {
+        let [first, second] = [sleeper(), sleeper()];
+        let mut resting = Resting { idle: 1, asleep: [first.clone(), second.clone()].into() };
+        let asleep = || [&first, &second].map(|one| one.asleep.load(Relaxed));
+        resting.wake_for(1);
+        assert_eq!(asleep(), [true, true]);
+        resting.wake_for(2); // nobody has taken the first
+        assert_eq!(asleep(), [false, true]);
+        second.asleep.store(false, Relaxed); // it has work again
+        resting.wake_for(3);
+        assert!(resting.asleep.is_empty() && !second.listed.load(Relaxed));
     }
 }
