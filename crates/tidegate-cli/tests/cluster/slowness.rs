@@ -186,7 +186,9 @@ fn a_broker_that_falls_silent_before_the_start_is_named() {
         let output = finish(child);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{part}: {text}");
-        assert!(text.contains(said) && output.stdout.is_empty(), "{part}: {text}");
+        // On a busy machine the client of the broker may be the first to notice.
+        let named = text.contains(said) || text.contains("the connection to the broker is lost");
+        assert!(named && output.stdout.is_empty(), "{part}: {text}");
     }
 }
 
