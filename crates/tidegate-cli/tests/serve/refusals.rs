@@ -91,7 +91,7 @@ fn limits_that_contradict_each_other() {
 fn values_that_are_none() {
     refused(&serve(&["http", "--buffer-bytes", "5000"]), 2, &["'5000'", "--buffer-bytes", "multiple of"]);
     refused(&serve(&["http", "--buffer-bytes", "much"]), 2, &["--buffer-bytes", "16KiB"]);
-    refused(&serve(&["http", "--idle-timeout", "30x"]), 2, &["--idle-timeout", "30s"]);
+    refused(&serve(&["http", "--idle-timeout", "30x"]), 2, &["--idle-timeout", "'30x'", "write 10s"]);
     refused(&serve(&["http", "--request-timeout", "0s"]), 2, &["--request-timeout is zero"]);
     refused(&serve(&["http", "--linger-timeout", "none"]), 2, &["--linger-timeout"]);
     refused(&serve(&["http", "--threads", "0"]), 2, &["--threads"]);

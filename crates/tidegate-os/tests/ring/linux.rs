@@ -31,11 +31,15 @@ fn needs(is_there: bool, what: &str) -> Ran {
     if is_there { Ok(()) } else { Err(LeftOut(format!("needs {what}"))) }
 }
 
-/// Functions as tests.
+/// Functions as tests, each on a separate thread: the kernel's threads for a ring are those of who asked.
 macro_rules! tests {
     ($($test:ident),* $(,)?) => {
         vec![$(Trial::ignorable_test(stringify!($test), || {
-            Ok($test().map_or_else(|LeftOut(why)| libtest_mimic::Completion::ignored_with(why), |()| libtest_mimic::Completion::Completed))
+            let ran = std::thread::spawn($test).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok(match ran {
+                Ok(()) => libtest_mimic::Completion::Completed,
+                Err(LeftOut(why)) => libtest_mimic::Completion::ignored_with(why),
+            })
         })),*]
     };
 }
