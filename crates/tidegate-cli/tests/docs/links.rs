@@ -43,7 +43,7 @@ pub fn beside(path: &str, file: &str) -> String {
     at.to_str().unwrap().replace('\\', "/")
 }
 
-/// Pages of docs that the summary leaves out or names twice. mdBook itself refuses names without a page.
+/// Pages of docs and benchmarks that the summary leaves out or names twice. mdBook itself refuses names without a page.
 pub fn summary_faults() -> Vec<String> {
     let pages = Page::all();
     let summary = pages.iter().find(|page| page.path == "docs/SUMMARY.md").expect("docs/SUMMARY.md");
@@ -51,7 +51,8 @@ pub fn summary_faults() -> Vec<String> {
     for link in summary.links.iter().filter(|link| !link.is_empty()) {
         *times.entry(beside(&summary.path, link)).or_default() += 1;
     }
-    let in_book = pages.iter().filter(|page| page.path.starts_with("docs/") && page.path != summary.path);
+    let in_book = |page: &&Page| ["docs/", "benchmarks/"].iter().any(|folder| page.path.starts_with(folder));
+    let in_book = pages.iter().filter(in_book).filter(|page| page.path != summary.path);
     let faults = in_book.filter_map(|page| match times.get(&page.path).copied().unwrap_or(0) {
         1 => None,
         n => Some(format!("{} is named {n} times", page.path)),
