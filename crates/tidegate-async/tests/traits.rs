@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use kit::{connect, exchange, on_every_model, pattern, policy, start};
+use tidegate::{Model, Service};
 use tidegate_async::{Connection, service};
 
 /// Sends all of it from a thread, and finishes.
@@ -16,6 +17,18 @@ fn send_and_finish(stream: &TcpStream, bytes: Vec<u8>) -> std::thread::JoinHandl
         writer.write_all(&bytes).unwrap();
         writer.shutdown(Shutdown::Write).unwrap();
     })
+}
+
+/// Sends a line and much more: the line comes back behind `said`, and the rest as it is.
+fn answers_a_line_and_gives_the_rest_back(model: Model, service: impl Service) {
+    let running = start(model, policy(model), service);
+    let mut stream = connect(&running);
+    let long = pattern(500_000);
+    let sender = send_and_finish(&stream, [b"line\n", &long[..]].concat());
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    sender.join().unwrap();
+    assert!(answer == [b"said line\n", &long[..]].concat(), "on {model}: {} bytes", answer.len());
 }
 
 mod tokio_io {
@@ -57,14 +70,7 @@ mod tokio_io {
                     };
                     talk(reader, writer).await.unwrap();
                 });
-                let running = start(model, policy(model), service);
-                let mut stream = connect(&running);
-                let long = pattern(500_000);
-                let sender = send_and_finish(&stream, [b"line\n", &long[..]].concat());
-                let mut answer = Vec::new();
-                stream.read_to_end(&mut answer).unwrap();
-                sender.join().unwrap();
-                assert!(answer == [b"said line\n", &long[..]].concat(), "on {model}: {} bytes", answer.len());
+                answers_a_line_and_gives_the_rest_back(model, service);
             }
         });
     }
@@ -110,14 +116,7 @@ mod futures_io {
                         talk(reader, writer).await.unwrap();
                     }
                 });
-                let running = start(model, policy(model), service);
-                let mut stream = connect(&running);
-                let long = pattern(500_000);
-                let sender = send_and_finish(&stream, [b"line\n", &long[..]].concat());
-                let mut answer = Vec::new();
-                stream.read_to_end(&mut answer).unwrap();
-                sender.join().unwrap();
-                assert!(answer == [b"said line\n", &long[..]].concat(), "on {model}: {} bytes", answer.len());
+                answers_a_line_and_gives_the_rest_back(model, service);
             }
         });
     }
