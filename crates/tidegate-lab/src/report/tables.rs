@@ -45,7 +45,7 @@ pub fn models_cells(table: &models::Table) -> Cells {
             grouped(row.usage.threads),
             format!("{}/{}", megabytes(row.load.received_bytes_per_s), megabytes(row.load.sent_bytes_per_s)),
             match row.pace {
-                // The load sets the rate of the others, whoever is the limit.
+                // The load sets the rate of the others, whichever side is the limit.
                 Pace::Limited { .. } => whole(row.load.requests_per_s),
                 _ => verdict::marked(whole(row.load.requests_per_s), &row.figures.verdicts),
             },

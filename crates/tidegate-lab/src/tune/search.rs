@@ -391,7 +391,7 @@ fn rounds(row: &Row) -> usize {
 }
 
 /// A round that the load has limited decides nothing. Where a rate is left with too few rounds, what the server spent
-/// on each answer is compared instead, of all rounds: that is its own, whoever was the limit.
+/// on each answer is compared instead, of all rounds: that is its own, whichever side was the limit.
 fn judged_by(goal: Goal, rows: &[Row]) -> Judgement {
     let verdicts: Vec<&Verdict> = rows.iter().flat_map(|row| &row.verdicts).collect();
     let all = verdicts.len();
@@ -483,7 +483,7 @@ fn bend(rungs: &[Rung], goal: Goal) -> Bend {
         if against.is_none_or(|j| j.verdict != Significance::Worse) {
             continue;
         }
-        // A rate falls for whoever is slow; a latency or a cost at a rate that was kept is the server's.
+        // A rate falls if either side is slow; a latency or a cost at a rate that was kept is the server's.
         let (of_server, all) = (rung.count(LimitedBy::Server), rung.verdicts.len());
         if goal == Goal::Throughput && of_server * 2 <= all {
             return Bend::Unknown(format!(
