@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::scan::{NAME_OF_HOST, PERCENT, class_of};
+
 /// A host and an optional port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Authority<'a> {
@@ -14,20 +16,8 @@ impl<'a> Authority<'a> {
     /// Parses `uri-host [ ":" port ]`. The host may be empty, and so may the port after its colon; userinfo is not
     /// allowed.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let text = std::str::from_utf8(bytes).ok()?;
-        let end = match text.strip_prefix('[') {
-            Some(rest) => rest.find(']')? + 2,
-            None => text.find(':').unwrap_or(text.len()),
-        };
-        let (host, rest) = text.split_at(end);
-        let port = match rest.strip_prefix(':') {
-            None if rest.is_empty() => None,
-            None => return None,
-            Some("") => None,
-            Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => Some(digits.parse().ok()?),
-            Some(_) => return None,
-        };
-        is_host(host).then_some(Self { host, port })
+        let (host, port) = split(bytes)?;
+        Some(Self { host: std::str::from_utf8(host).ok()?, port })
     }
 
     /// The address, if the host is one.
@@ -39,15 +29,52 @@ impl<'a> Authority<'a> {
     }
 }
 
-/// Checks `uri-host`: an address in brackets, or a name, which includes IPv4 addresses (RFC 3986, section 3.2.2).
-fn is_host(host: &str) -> bool {
-    match host.strip_prefix('[') {
-        Some(rest) => rest.strip_suffix(']').is_some_and(|inner| {
-            // The standard parser accepts no zones, like the grammar.
-            inner.parse::<Ipv6Addr>().is_ok() || is_future_address(inner)
-        }),
-        None => is_name(host.as_bytes()),
+/// Checks an [authority](Authority::parse), and returns its host and port.
+#[inline]
+pub(super) fn split(bytes: &[u8]) -> Option<(&[u8], Option<u16>)> {
+    let end = match bytes.first() {
+        Some(b'[') => end_of_address(bytes)?,
+        _ => end_of_name(bytes)?,
+    };
+    let (host, rest) = bytes.split_at_checked(end)?;
+    match rest {
+        [] | [b':'] => Some((host, None)),
+        [b':', digits @ ..] => Some((host, Some(port(digits)?))),
+        _ => None,
     }
+}
+
+fn port(digits: &[u8]) -> Option<u16> {
+    digits.iter().try_fold(0_u16, |port, digit| {
+        let digit = digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;
+        port.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// The end of a name at the front, which includes IPv4 addresses (`reg-name`, RFC 3986, section 3.2.2).
+#[inline]
+fn end_of_name(bytes: &[u8]) -> Option<usize> {
+    match bytes.iter().position(|&b| class_of(b) & NAME_OF_HOST == 0) {
+        None => Some(bytes.len()),
+        Some(end) if bytes.get(end) == Some(&b'%') => end_of_escaped_name(bytes),
+        end => end,
+    }
+}
+
+#[cold]
+fn end_of_escaped_name(bytes: &[u8]) -> Option<usize> {
+    let ends = |&b: &u8| class_of(b) & (NAME_OF_HOST | PERCENT) == 0;
+    let end = bytes.iter().position(ends).unwrap_or(bytes.len());
+    has_whole_escapes(bytes.get(..end)?).then_some(end)
+}
+
+/// The end of an address in brackets at the front (`IP-literal`, RFC 3986, section 3.2.2).
+#[cold]
+fn end_of_address(bytes: &[u8]) -> Option<usize> {
+    let end = memchr::memchr(b']', bytes)?;
+    let inner = std::str::from_utf8(bytes.get(1..end)?).ok()?;
+    // The standard parser accepts no zones, like the grammar.
+    (inner.parse::<Ipv6Addr>().is_ok() || is_future_address(inner)).then_some(end + 1)
 }
 
 /// `IPvFuture`.
@@ -59,24 +86,14 @@ fn is_future_address(inner: &str) -> bool {
     !version.is_empty()
         && version.bytes().all(|b| b.is_ascii_hexdigit())
         && !address.is_empty()
-        && address.bytes().all(|b| is_name_byte(b) || b == b':')
-}
-
-/// `reg-name`.
-fn is_name(name: &[u8]) -> bool {
-    name.iter().all(|&b| is_name_byte(b) || b == b'%') && has_whole_escapes(name)
+        && address.bytes().all(|b| class_of(b) & NAME_OF_HOST != 0 || b == b':')
 }
 
 /// Whether two digits follow each percent sign (RFC 3986, section 2.1).
+#[cold]
 pub(super) fn has_whole_escapes(bytes: &[u8]) -> bool {
     memchr::memchr_iter(b'%', bytes)
         .all(|at| bytes.get(at + 1..at + 3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)))
-}
-
-/// `unreserved` and `sub-delims`.
-#[inline]
-fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
 }
 
 #[cfg(test)]

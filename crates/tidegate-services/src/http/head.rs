@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 
 use httparse::Status::Complete;
 
-use super::authority::Authority;
+use super::authority;
 use super::fault::{Fault, Status};
 use super::scan::MOST_FIELDS;
 pub(crate) use super::scan::{Scan, is_token};
@@ -105,7 +105,7 @@ pub(crate) fn parse<T>(
                 let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
                 let mut request = httparse::Request::new(&mut []);
                 if let Ok(Complete(bytes)) = request.parse_with_uninit_headers(within, &mut fields)
-                    && lines_end_whole(within.get(..bytes).unwrap_or_default(), request.headers.len())
+                    && lines_end_whole(within.get(..bytes).unwrap_or_default(), request.headers)
                 {
                     return describe(bytes, &request, then).map(Front::Whole);
                 }
@@ -120,11 +120,14 @@ pub(crate) fn parse<T>(
 }
 
 /// Whether the lines of a head that `httparse` accepts end in CR LF: it takes a lone LF as well, but a CR only before
-/// an LF.
+/// an LF. Each line but the first and the empty one begins with the name of a field.
 #[inline]
-fn lines_end_whole(head: &[u8], fields: usize) -> bool {
-    let request_and_empty_line = 2;
-    head.iter().filter(|&&b| b == b'\r').count() == fields + request_and_empty_line
+fn lines_end_whole(head: &[u8], fields: &[httparse::Header<'_>]) -> bool {
+    let follows_cr_lf = |field: &httparse::Header<'_>| {
+        let start = field.name.as_ptr().addr().wrapping_sub(head.as_ptr().addr());
+        head.get(..start).is_some_and(|before| before.ends_with(b"\r\n"))
+    };
+    head.ends_with(b"\r\n\r\n") && fields.iter().all(follows_cr_lf)
 }
 
 /// Parses a complete head that the scan accepts.
@@ -244,9 +247,9 @@ impl<'a> Fields<'a> {
                 named => Ok(named.unwrap_or_default().as_bytes()),
             };
         };
-        match Authority::parse(host) {
+        match authority::split(host) {
             // An empty one means that the target has no authority, which only `*` allows.
-            Some(parsed) if !parsed.host.is_empty() || host.is_empty() && target.is_asterisk => {}
+            Some((name, _)) if !name.is_empty() || host.is_empty() && target.is_asterisk => {}
             _ => return Err(Fault::bad("the Host field is not a valid host (RFC 9110, section 7.2)")),
         }
         Ok(target.authority.map_or(host, str::as_bytes))

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::authority::{Authority, has_whole_escapes};
 use super::fault::Fault;
 use super::head::Method;
-use super::scan::{NO_TARGET, may_stand_in_target};
+use super::scan::{NO_TARGET, NOT_IN_TARGET, PERCENT, class_of};
 
 /// A parsed target.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,11 +21,15 @@ pub(super) struct Target<'a> {
 impl<'a> Target<'a> {
     #[inline]
     pub(super) fn parse(method: Method, text: &'a str) -> Result<Self, Fault> {
-        if !text.bytes().all(may_stand_in_target) {
+        let classes = text.bytes().fold(0, |classes, byte| classes | class_of(byte));
+        if classes & NOT_IN_TARGET != 0 {
             return Err(Fault::bad(NO_TARGET));
         }
         match text.as_bytes() {
-            [b'/', ..] if method != Method::Connect => Self::at(None, Cow::Borrowed(text)),
+            [b'/', ..] if method != Method::Connect && classes & PERCENT == 0 => {
+                Ok(Self { path: Cow::Borrowed(text), authority: None, is_asterisk: false })
+            }
+            [b'/', ..] if method != Method::Connect => Self::escaped(None, Cow::Borrowed(text)),
             b"*" if method == Method::Options => {
                 Ok(Self { path: Cow::Borrowed(text), authority: None, is_asterisk: true })
             }
@@ -34,8 +38,9 @@ impl<'a> Target<'a> {
         }
     }
 
-    #[inline]
-    fn at(authority: Option<&'a str>, path: Cow<'a, str>) -> Result<Self, Fault> {
+    /// Checks the escapes of a path.
+    #[cold]
+    fn escaped(authority: Option<&'a str>, path: Cow<'a, str>) -> Result<Self, Fault> {
         // A query may contain a bare percent sign: browsers leave it unchanged.
         let end = path.find('?').unwrap_or(path.len());
         if !has_whole_escapes(path.as_bytes().get(..end).unwrap_or_default()) {
@@ -58,7 +63,7 @@ impl<'a> Target<'a> {
             _ => return Err(Fault::bad("the target has no valid host (RFC 9110, section 4.2.1)")),
         }
         let path = if path.starts_with('/') { Cow::Borrowed(path) } else { Cow::Owned(format!("/{path}")) };
-        Self::at(Some(authority), path)
+        Self::escaped(Some(authority), path)
     }
 
     #[cold]

@@ -232,9 +232,19 @@ impl Connection {
     #[inline]
     #[must_use]
     pub fn has_own_deadline(&self) -> bool {
-        self.own_deadline().is_some()
+        self.state_of_session.timers.next().is_some()
+            || self.again.is_some()
+            || self.retry_at().is_some()
             || self.state_of_session.leaving
             || self.state == State::Draining { lingering: true }
+    }
+
+    /// Whether no time limit but the idle timeout can apply, as long as it has no [own
+    /// deadline](Self::has_own_deadline).
+    #[inline]
+    #[must_use]
+    pub fn only_idles(&self) -> bool {
+        !self.silent && self.queue.is_empty() && self.pace.is_none()
     }
 
     /// Updates the minimum-rate accounting: which sides are pending, and the bytes transferred.

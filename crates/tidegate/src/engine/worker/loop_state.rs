@@ -27,6 +27,9 @@ use crate::proto::mail::MailSink;
 use crate::proto::{Connection, Context, Resolution, Timers, Token};
 use crate::service::Origin;
 
+/// The tick of a time limit that is not set.
+const NEVER: u64 = u64::MAX;
+
 /// The part of an event loop that is the same whatever it waits with.
 pub(in crate::engine) struct LoopState {
     pub(in crate::engine) worker: WorkerContext,
@@ -37,6 +40,8 @@ pub(in crate::engine) struct LoopState {
     timers: Timers,
     /// A deadline that counts from now on is not due before this tick of the timers.
     soonest: u64,
+    /// The same for a connection that only its idle timeout applies to.
+    soonest_at_rest: u64,
     mail_sink: Arc<dyn MailSink>,
     /// Places that were taken for accepts which are posted.
     posted: usize,
@@ -69,6 +74,7 @@ impl LoopState {
             fired: Vec::new(),
             timers: Timers::new(now),
             soonest: 0,
+            soonest_at_rest: 0,
             posted: 0,
             dialled: 0,
             takes,
@@ -107,7 +113,9 @@ impl LoopState {
     /// to nothing while something that fires early enough is armed anyway.
     #[inline]
     pub(in crate::engine) fn arm(&mut self, token: Token, connection: &Connection) {
-        if !connection.has_own_deadline() && self.timers.fires_by(token.index, self.soonest) {
+        let soonest = if connection.only_idles() { self.soonest_at_rest } else { self.soonest };
+        let suffices = soonest == NEVER || self.timers.fires_by(token.index, soonest);
+        if suffices && !connection.has_own_deadline() {
             return;
         }
         if let Some(at) = connection.deadline(&self.worker.policy) {
@@ -219,8 +227,12 @@ impl LoopState {
 
     /// Reckons how early a deadline that begins to count now could be.
     fn look_ahead(&mut self) {
-        let soonest = self.now.checked_add(timeouts::soonest(&self.worker.policy));
-        self.soonest = soonest.map_or(u64::MAX, |at| self.timers.tick_of(at, Resolution::Millisecond));
+        let (now, timers, policy) = (self.now, &self.timers, &self.worker.policy);
+        let tick = |after: Duration| {
+            now.checked_add(after).map_or(NEVER, |at| timers.tick_of(at, Resolution::Millisecond))
+        };
+        self.soonest = tick(timeouts::soonest(policy));
+        self.soonest_at_rest = policy.idle_timeout.map_or(NEVER, tick);
     }
 
     /// Notes how many events the wake-up brought, and of how many connections they are.
@@ -441,7 +453,8 @@ impl LoopState {
         }
         self.worker.balance.set_share(self.worker.index, self.worker.share, self.takes);
         self.permits = Permits::new(&self.worker, self.now);
-        self.soonest = 0; // deadlines that began to count under longer limits may be due any time: arm each anew
+        // Deadlines that began to count under longer limits may be due any time: arm each anew.
+        (self.soonest, self.soonest_at_rest) = (0, 0);
         self.grow(); // who is full accepts nobody that would start the next thread
     }
 
