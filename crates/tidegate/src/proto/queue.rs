@@ -192,6 +192,13 @@ impl Queue {
         n
     }
 
+    /// The content if it is one piece in memory, which most responses are.
+    #[inline]
+    pub fn only_slice(&self) -> Option<&[u8]> {
+        let front = self.front.as_ref().filter(|front| !front.is_file())?;
+        self.rest.as_ref().is_none_or(|rest| rest.is_empty()).then(|| front.as_slice())
+    }
+
     /// Takes at most `most` pieces, or one part of a file, for an operation that owns them until its completion; with
     /// [`Files::Among`] a part of a file may have up to this many pieces on each side.
     pub fn take(&mut self, most: usize, files: Files) -> Pieces {

@@ -34,7 +34,7 @@ const SLICES: usize = 64;
 /// still in the queue.
 #[inline]
 pub(in crate::engine) fn write_next(
-    mut to: impl Write,
+    to: impl Write,
     queue: &mut Queue,
     then: NextStep,
 ) -> io::Result<Written> {
@@ -44,15 +44,29 @@ pub(in crate::engine) fn write_next(
         }
         queue.load(FILE_QUANTUM)?;
     }
+    if let Some(only) = queue.only_slice() {
+        return write_slices(to, &[IoSlice::new(only)], queue.len(), then);
+    }
     let mut slices = [IoSlice::new(&[]); SLICES];
     let n = queue.slices(&mut slices);
-    let asked: usize = slices[..n].iter().map(|slice| slice.len()).sum();
+    write_slices(to, &slices[..n], queue.len(), then)
+}
+
+/// Sends these out of `queued` bytes.
+#[inline]
+fn write_slices(
+    mut to: impl Write,
+    slices: &[IoSlice<'_>],
+    queued: usize,
+    then: NextStep,
+) -> io::Result<Written> {
+    let asked: usize = slices.iter().map(|slice| slice.len()).sum();
     let more = match then {
-        _ if asked < queue.len() => More::BytesFollow,
+        _ if asked < queued => More::BytesFollow,
         NextStep::CloseAfterSend => More::CloseFollows,
         _ => More::No,
     };
-    let bytes = to.write_vectored(&slices[..n], more)?;
+    let bytes = to.write_vectored(slices, more)?;
     Ok(Written { bytes, short: bytes < asked })
 }
 
