@@ -35,14 +35,14 @@ pub(super) fn run<P: CompletionDriver>(
     (listener, addresses): Shared<P>,
     ready: Ready,
 ) {
-    let made = Loop::<P>::new(worker, waker, listener).and_then(|made| made.reached_by(addresses));
+    let made = CompletionLoop::<P>::new(worker, waker, listener).and_then(|made| made.reached_by(addresses));
     if let Some(mut event_loop) = ready.report(made) {
         event_loop.run();
     }
 }
 
 /// One I/O thread's work. The simulation steps it by [`turn`](Self::turn).
-pub(in crate::engine) struct Loop<P: CompletionDriver> {
+pub(in crate::engine) struct CompletionLoop<P: CompletionDriver> {
     port: P,
     listener: Option<Arc<P::Listener>>,
     loop_state: LoopState,
@@ -67,7 +67,7 @@ pub(in crate::engine) struct Loop<P: CompletionDriver> {
     sends: i64,
 }
 
-impl<P: CompletionDriver> Loop<P> {
+impl<P: CompletionDriver> CompletionLoop<P> {
     pub(in crate::engine) fn new(
         mut worker: WorkerContext,
         waker: Arc<Waker>,
@@ -437,7 +437,7 @@ impl<P: CompletionDriver> Loop<P> {
     }
 }
 
-impl<P: CompletionDriver> LoopDriver for Loop<P> {
+impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
     type Entry = Entry<P>;
 
     fn parts(&mut self) -> (&mut LoopState, &mut Table<Entry<P>>) {
@@ -538,7 +538,7 @@ impl<P: CompletionDriver> LoopDriver for Loop<P> {
 
 /// What the simulation looks at between turns.
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
-impl<P: CompletionDriver> Loop<P> {
+impl<P: CompletionDriver> CompletionLoop<P> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {
         self.loop_state.shut();

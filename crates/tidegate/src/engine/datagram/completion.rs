@@ -65,7 +65,7 @@ pub(in crate::engine) enum Completion<B> {
 /// After an error that is not about buffers, nothing more is posted for this long.
 const PAUSE: Duration = Duration::from_millis(10);
 
-struct Loop<D: DatagramDriver> {
+struct DatagramLoop<D: DatagramDriver> {
     driver: D,
     loop_state: DatagramState,
     limits: ReplyLimits,
@@ -89,13 +89,13 @@ pub(in crate::engine) fn run<D: DatagramDriver>(
     waker: Arc<Waker>,
     ready: Ready,
 ) {
-    let Some(mut state) = ready.report(Loop::<D>::open(service, &worker, &waker)) else { return };
+    let Some(mut state) = ready.report(DatagramLoop::<D>::open(service, &worker, &waker)) else { return };
     if let Err(e) = state.serve(&worker) {
         tracing::error!("waiting for datagrams failed, this thread ends: {e}");
     }
 }
 
-impl<D: DatagramDriver> Loop<D> {
+impl<D: DatagramDriver> DatagramLoop<D> {
     /// Posts receives, which fail at once where the kernel has not what they need.
     fn open(
         service: Box<dyn DatagramService>,
@@ -353,7 +353,7 @@ mod tests {
     }
 
     /// A loop that lets four replies be with the kernel, of which two hold the service back.
-    fn state() -> Loop<Scripted> {
+    fn state() -> DatagramLoop<Scripted> {
         let policy =
             DatagramPolicy { replies: 4, threads: NonZeroUsize::new(1), ..DatagramPolicy::default() };
         let options = options(Model::Poll, DatagramPath::Plain, &policy);
@@ -365,15 +365,15 @@ mod tests {
             counters: Arc::default(),
             stop_signal: Arc::new(StopSignal::new(|| {})),
         };
-        Loop::new(Scripted::default(), Box::new(Echo), &worker)
+        DatagramLoop::new(Scripted::default(), Box::new(Echo), &worker)
     }
 
-    fn stats(state: &Loop<Scripted>) -> DatagramStats {
+    fn stats(state: &DatagramLoop<Scripted>) -> DatagramStats {
         DatagramStats::sum(std::slice::from_ref(&state.loop_state.counters))
     }
 
     /// Lets completions come, and does what follows from them.
-    fn turn(state: &mut Loop<Scripted>, completions: Vec<Completion<Vec<u8>>>) -> usize {
+    fn turn(state: &mut DatagramLoop<Scripted>, completions: Vec<Completion<Vec<u8>>>) -> usize {
         state.driver.completions.extend(completions);
         let (_, arrivals) = state.take().unwrap();
         state.answer();

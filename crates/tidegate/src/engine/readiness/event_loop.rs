@@ -33,7 +33,7 @@ pub(super) fn run<P: Poller>(
     listener: Option<Arc<P::Listener>>,
     ready: Ready,
 ) {
-    if let Some(mut event_loop) = ready.report(Loop::<P>::new(worker, waker, listener)) {
+    if let Some(mut event_loop) = ready.report(ReadinessLoop::<P>::new(worker, waker, listener)) {
         event_loop.run();
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn run<P: Poller>(
 type Stream<P> = <<P as Poller>::Listener as Incoming>::Stream;
 
 /// One I/O thread's work. The simulation steps it by [`turn`](Self::turn).
-pub(in crate::engine) struct Loop<P: Poller> {
+pub(in crate::engine) struct ReadinessLoop<P: Poller> {
     poller: P,
     listener: Option<Arc<P::Listener>>,
     loop_state: LoopState,
@@ -62,7 +62,7 @@ pub(in crate::engine) struct Loop<P: Poller> {
     unfinished: bool,
 }
 
-impl<P: Poller> Loop<P> {
+impl<P: Poller> ReadinessLoop<P> {
     pub(in crate::engine) fn new(
         mut worker: WorkerContext,
         waker: Arc<Waker>,
@@ -428,7 +428,7 @@ fn settle_send<W: Transport>(entry: &mut Entry<W>, loop_state: &mut LoopState, t
     if may && !entry.is_sending() { Progress::Yield } else { Progress::Idle }
 }
 
-impl<P: Poller> LoopDriver for Loop<P> {
+impl<P: Poller> LoopDriver for ReadinessLoop<P> {
     type Entry = Entry<Stream<P>>;
 
     fn parts(&mut self) -> (&mut LoopState, &mut Table<Entry<Stream<P>>>) {
@@ -506,7 +506,7 @@ impl<P: Poller> LoopDriver for Loop<P> {
 
 /// What the simulation looks at between turns.
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
-impl<P: Poller> Loop<P> {
+impl<P: Poller> ReadinessLoop<P> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {
         self.loop_state.shut();

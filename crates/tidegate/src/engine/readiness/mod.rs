@@ -22,7 +22,7 @@ pub(super) mod select;
 
 pub(super) use entry::{Entry, Progress};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
-pub(super) use event_loop::Loop;
+pub(super) use event_loop::ReadinessLoop;
 pub(super) use transport::{Acceptor, SocketTransport};
 
 use std::io::{self, IoSlice};

@@ -64,7 +64,7 @@ trait Stepped {
     const EXACT: bool;
 }
 
-impl Stepped for readies::Loop<readiness::SimPoller> {
+impl Stepped for readies::ReadinessLoop<readiness::SimPoller> {
     const EXACT: bool = true;
 
     fn turn(&mut self) -> io::Result<()> {
@@ -89,7 +89,7 @@ impl Stepped for readies::Loop<readiness::SimPoller> {
     fn check_empty(&mut self) {}
 }
 
-impl Stepped for completes::Loop<completion::SimPort> {
+impl Stepped for completes::CompletionLoop<completion::SimPort> {
     const EXACT: bool = false;
 
     fn turn(&mut self) -> io::Result<()> {
@@ -144,11 +144,17 @@ fn play(
     let played = catch_unwind(AssertUnwindSafe(|| match completes {
         true => {
             let acceptor = (!script.dials).then(|| Arc::new(completion::Acceptor));
-            run(completes::Loop::<completion::SimPort>::new(worker, waker.clone(), acceptor), &counters);
+            run(
+                completes::CompletionLoop::<completion::SimPort>::new(worker, waker.clone(), acceptor),
+                &counters,
+            );
         }
         false => {
             let acceptor = (!script.dials).then(|| Arc::new(readiness::Acceptor));
-            run(readies::Loop::<readiness::SimPoller>::new(worker, waker.clone(), acceptor), &counters);
+            run(
+                readies::ReadinessLoop::<readiness::SimPoller>::new(worker, waker.clone(), acceptor),
+                &counters,
+            );
         }
     }));
     let mut world = enter(None).ok_or("the world is gone")?;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tidegate_os::socket::is_exhaustion;
 
 use super::super::{Close, HandOn};
-use super::{CompletionDriver, Entry, Loop, Phase};
+use super::{CompletionDriver, CompletionLoop, Entry, Phase};
 use crate::engine::worker::admission::count_refusal;
 use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::LoopDriver;
@@ -46,7 +46,7 @@ impl Accepts {
 /// many, and each new one wakes another ring.
 const LAST_LOOKS: u32 = 8;
 
-impl<P: CompletionDriver> Loop<P> {
+impl<P: CompletionDriver> CompletionLoop<P> {
     /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each
     /// connection (`poll_exclusive` of IORING_OP_ACCEPT); if that was one of this ring and was being ended, nobody else
     /// hears of it.
