@@ -14,7 +14,7 @@ use crate::proto::queue::Files;
 use crate::proto::{Connection, Direction, InOrder, NextStep, PermitState, Receive, Token};
 
 /// A connection and what the kernel holds for it.
-pub(in crate::engine) struct Entry<P: CompletionDriver> {
+pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     pub(super) socket: P::Socket,
     pub(super) phase: Phase,
     /// A session has dialled it.
@@ -52,7 +52,7 @@ pub(in crate::engine) struct Entry<P: CompletionDriver> {
     pub(super) permits: ConnectionPermits,
 }
 
-impl<P: CompletionDriver> LoopEntry for Entry<P> {
+impl<P: CompletionDriver> LoopEntry for CompletionEntry<P> {
     #[inline]
     fn phase(&mut self) -> &mut Phase {
         &mut self.phase
@@ -80,7 +80,7 @@ pub(super) enum Progress {
 /// Most pieces of one send.
 const PIECES: usize = 64;
 
-impl<P: CompletionDriver> Entry<P> {
+impl<P: CompletionDriver> CompletionEntry<P> {
     pub(super) fn new(socket: P::Socket, phase: Phase, once: bool) -> Self {
         Self {
             socket,

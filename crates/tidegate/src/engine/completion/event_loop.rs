@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_os::socket::is_out_of_memory;
 use tidegate_os::waker::Waker;
 
-use super::entry::{Entry, Progress, Received, Sent};
+use super::entry::{CompletionEntry, Progress, Received, Sent};
 use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Close, Completion, CompletionDriver, Setup};
 use accepting::Accepts;
@@ -47,7 +47,7 @@ pub(in crate::engine) struct CompletionLoop<P: CompletionDriver> {
     listener: Option<Arc<P::Listener>>,
     loop_state: LoopState,
     waker: Arc<Waker>,
-    table: Table<Entry<P>>,
+    table: Table<CompletionEntry<P>>,
     /// Sockets of connections that are gone, until the kernel has finished with them.
     closing: Leaving<P::Socket>,
     /// Chained sends that were asked to end, and not found.
@@ -279,7 +279,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     }
 
     /// What has completed before something earlier of a connection that is gone: the kernel took it, and gave it.
-    fn abandon(&mut self, entry: &mut Entry<P>) {
+    fn abandon(&mut self, entry: &mut CompletionEntry<P>) {
         entry.sends.abandon().for_each(|sent| self.count_sent(sent));
         for buffer in entry.receives.abandon().filter_map(|outcome| outcome.ok().flatten()) {
             let counters = &self.loop_state.worker.counters;
@@ -438,9 +438,9 @@ impl<P: CompletionDriver> CompletionLoop<P> {
 }
 
 impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
-    type Entry = Entry<P>;
+    type Entry = CompletionEntry<P>;
 
-    fn parts(&mut self) -> (&mut LoopState, &mut Table<Entry<P>>) {
+    fn parts(&mut self) -> (&mut LoopState, &mut Table<CompletionEntry<P>>) {
         (&mut self.loop_state, &mut self.table)
     }
 
@@ -529,7 +529,7 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
         };
         let deadline = request.deadline();
         self.loop_state.opened(request.is_by_session());
-        let same = self.table.insert(Entry::new(socket, Phase::Dialling(request), false));
+        let same = self.table.insert(CompletionEntry::new(socket, Phase::Dialling(request), false));
         debug_assert_eq!(same, token);
         self.loop_state.alarm(token, deadline);
         Ok(())

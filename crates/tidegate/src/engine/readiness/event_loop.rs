@@ -11,7 +11,7 @@ use tidegate_os::pages::Pages;
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use super::entry::{Entry, Progress};
+use super::entry::{Progress, ReadinessEntry};
 use super::rings::{Rest, Rings};
 use super::{Incoming, PollEvent, Poller, Settled, Source, Transport};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
@@ -47,7 +47,7 @@ pub(in crate::engine) struct ReadinessLoop<P: Poller> {
     listener: Option<Arc<P::Listener>>,
     loop_state: LoopState,
     waker: Arc<Waker>,
-    table: Table<Entry<Stream<P>>>,
+    table: Table<ReadinessEntry<Stream<P>>>,
     events: Vec<PollEvent>,
     /// Connections that have more to do than their last turn allowed.
     again: VecDeque<Token>,
@@ -306,7 +306,7 @@ impl<P: Poller> ReadinessLoop<P> {
     /// it: a connection that is answered and closed at once never costs a registration.
     fn serve(&mut self, stream: Stream<P>, connection: Connection) {
         self.loop_state.worker.counters.fast_paths.add(stream.is_shared().into());
-        let token = self.table.insert(Entry::new(stream, Phase::Open(connection)));
+        let token = self.table.insert(ReadinessEntry::new(stream, Phase::Open(connection)));
         let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { return };
         let mut turn = entry.dispatch(Event::Opened, &self.loop_state.context(token));
         if self.data_with_accept && turn != Progress::Closed {
@@ -355,7 +355,8 @@ impl<P: Poller> ReadinessLoop<P> {
     /// Its patience is over, or the limits have changed: an attempt that waits for more than the connection goes on
     /// without.
     fn settle_anyway(&mut self, token: Token) {
-        let Some(Entry { stream, phase: Phase::Dialling(request), .. }) = self.table.get_mut(token) else {
+        let Some(ReadinessEntry { stream, phase: Phase::Dialling(request), .. }) = self.table.get_mut(token)
+        else {
             return;
         };
         if let Some(e) = request.is_late(self.loop_state.now) {
@@ -386,10 +387,10 @@ impl<P: Poller> ReadinessLoop<P> {
 
 /// A connection that is about to have its turn, with what its places allow it to do. It does not receive.
 fn prepared<'a, W: Transport>(
-    table: &'a mut Table<Entry<W>>,
+    table: &'a mut Table<ReadinessEntry<W>>,
     loop_state: &mut LoopState,
     token: Token,
-) -> Option<&'a mut Entry<W>> {
+) -> Option<&'a mut ReadinessEntry<W>> {
     let entry = table.get_mut(token)?;
     let restricted = !entry.may_receive || !entry.may_send; // by a bound that may be gone
     if (loop_state.permits.are_bounded() || restricted)
@@ -404,10 +405,10 @@ fn prepared<'a, W: Transport>(
 
 /// The same if there may be something to receive: it has a place for that, or is queued for one.
 fn prepared_to_receive<'a, W: Transport>(
-    table: &'a mut Table<Entry<W>>,
+    table: &'a mut Table<ReadinessEntry<W>>,
     loop_state: &mut LoopState,
     token: Token,
-) -> Option<&'a mut Entry<W>> {
+) -> Option<&'a mut ReadinessEntry<W>> {
     let entry = prepared(table, loop_state, token)?;
     if loop_state.permits.are_bounded() && matches!(entry.phase, Phase::Open(_)) {
         entry.may_receive = loop_state.permits.may_receive(token, &mut entry.permits);
@@ -416,7 +417,11 @@ fn prepared_to_receive<'a, W: Transport>(
 }
 
 /// After its turn: a send that the kernel has not finished with takes a place, and one that has none waits for it.
-fn settle_send<W: Transport>(entry: &mut Entry<W>, loop_state: &mut LoopState, token: Token) -> Progress {
+fn settle_send<W: Transport>(
+    entry: &mut ReadinessEntry<W>,
+    loop_state: &mut LoopState,
+    token: Token,
+) -> Progress {
     if !loop_state.permits.are_bounded() {
         return Progress::Idle;
     }
@@ -429,9 +434,9 @@ fn settle_send<W: Transport>(entry: &mut Entry<W>, loop_state: &mut LoopState, t
 }
 
 impl<P: Poller> LoopDriver for ReadinessLoop<P> {
-    type Entry = Entry<Stream<P>>;
+    type Entry = ReadinessEntry<Stream<P>>;
 
-    fn parts(&mut self) -> (&mut LoopState, &mut Table<Entry<Stream<P>>>) {
+    fn parts(&mut self) -> (&mut LoopState, &mut Table<ReadinessEntry<Stream<P>>>) {
         (&mut self.loop_state, &mut self.table)
     }
 
@@ -456,7 +461,7 @@ impl<P: Poller> LoopDriver for ReadinessLoop<P> {
     }
 
     fn dispatch(&mut self, token: Token, event: Event<'_>) {
-        if let Some(Entry { phase: Phase::Dialling(_), .. }) = self.table.get_mut(token) {
+        if let Some(ReadinessEntry { phase: Phase::Dialling(_), .. }) = self.table.get_mut(token) {
             if matches!(event, Event::Deadline) {
                 self.settle_anyway(token);
             }
@@ -496,7 +501,7 @@ impl<P: Poller> LoopDriver for ReadinessLoop<P> {
             stream.handshake_timeout().map(|handshake_timeout| self.loop_state.now + handshake_timeout);
         let deadline = request.deadline();
         self.loop_state.opened(request.is_by_session());
-        let token = self.table.insert(Entry::new(stream, Phase::Dialling(request)));
+        let token = self.table.insert(ReadinessEntry::new(stream, Phase::Dialling(request)));
         self.loop_state.alarm(token, handshake_timeout);
         self.loop_state.alarm(token, deadline);
         self.watch(token);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tidegate_os::poll::Readiness;
 
 use super::Transport;
-use super::entry::Entry;
+use super::entry::ReadinessEntry;
 use crate::proto::{Table, Token};
 
 /// While shared memory is looked at again and again, the kernel is asked so often: rarely if it has had nothing to say
@@ -43,7 +43,7 @@ pub(super) struct Rings {
 
 impl Rings {
     /// A connection has had a turn: it is awake.
-    pub(super) fn list<W>(&mut self, token: Token, entry: &mut Entry<W>) {
+    pub(super) fn list<W>(&mut self, token: Token, entry: &mut ReadinessEntry<W>) {
         if !std::mem::replace(&mut entry.looked_at, true) {
             self.awake.push(token);
         }
@@ -56,7 +56,7 @@ impl Rings {
         rest: Option<Duration>,
         busy: bool,
         now: Instant,
-        table: &mut Table<Entry<W>>,
+        table: &mut Table<ReadinessEntry<W>>,
     ) -> Rest {
         self.turns = 0;
         if self.awake.is_empty() {
@@ -79,14 +79,14 @@ impl Rings {
     }
 
     /// So many turns were taken, and nothing is ready: if the loop only spins, looks for the next ones at once.
-    pub(super) fn look_after<W: Transport>(&mut self, turns: usize, table: &mut Table<Entry<W>>) {
+    pub(super) fn look_after<W: Transport>(&mut self, turns: usize, table: &mut Table<ReadinessEntry<W>>) {
         if turns < self.turns {
             self.spin(table);
         }
     }
 
     /// Looks until something is ready, or for long enough.
-    fn spin<W: Transport>(&mut self, table: &mut Table<Entry<W>>) {
+    fn spin<W: Transport>(&mut self, table: &mut Table<ReadinessEntry<W>>) {
         for _ in 0..LOOKS / self.awake.len().max(1) {
             if !self.ready.is_empty() {
                 return;
@@ -102,7 +102,7 @@ impl Rings {
             if events > 0 { KERNEL_OFTEN } else { (self.every * 2).clamp(KERNEL_OFTEN, KERNEL_RARELY) };
     }
 
-    fn look<W: Transport>(&mut self, sleeps: bool, table: &mut Table<Entry<W>>) {
+    fn look<W: Transport>(&mut self, sleeps: bool, table: &mut Table<ReadinessEntry<W>>) {
         let ready = &mut self.ready;
         self.awake.retain(|&token| {
             let Some(entry) = table.get_mut(token) else { return false };

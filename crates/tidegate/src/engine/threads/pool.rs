@@ -32,7 +32,7 @@ use tidegate_os::poll::{Readiness, wait_pair};
 use tidegate_os::socket::{Blocking, Stream};
 use tidegate_os::waker::Waker;
 
-use super::super::readiness::{Entry, Progress, SocketTransport, Transport};
+use super::super::readiness::{Progress, ReadinessEntry, SocketTransport, Transport};
 use super::super::worker::capacity::POOL_WORKERS;
 use super::super::worker::control::ControlThread;
 use super::super::worker::loop_driver::Phase;
@@ -132,7 +132,7 @@ pub(super) enum Job {
 
 /// A connection in a worker's hands.
 pub(super) struct PooledConnection {
-    pub(super) entry: Entry,
+    pub(super) entry: ReadinessEntry,
     /// How its last turn ended.
     progress: Progress,
     /// Given back after the socket was closed: fields are dropped in order.
@@ -339,7 +339,7 @@ impl Worker {
         slot.post.wakes(&self.wakes);
         let connection = Connection::new(session, caller.origin(), Instant::now());
         let mut pooled = Box::new(PooledConnection {
-            entry: Entry::new(transport, Phase::Open(connection)),
+            entry: ReadinessEntry::new(transport, Phase::Open(connection)),
             progress: Progress::Idle,
             slot,
         });

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tidegate_os::socket::is_exhaustion;
 
 use super::super::{Close, HandOn};
-use super::{CompletionDriver, CompletionLoop, Entry, Phase};
+use super::{CompletionDriver, CompletionEntry, CompletionLoop, Phase};
 use crate::engine::worker::admission::count_refusal;
 use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::LoopDriver;
@@ -230,7 +230,8 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             self.loop_state.turned_away();
             return self.port.close(self.table.next_token(), socket, Close::default());
         };
-        let token = self.table.insert(Entry::new(socket, Phase::Open(connection), self.data_with_accept));
+        let token =
+            self.table.insert(CompletionEntry::new(socket, Phase::Open(connection), self.data_with_accept));
         self.dispatch(token, Event::Opened);
         self.catch_up(token);
     }
