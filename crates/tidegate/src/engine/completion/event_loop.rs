@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_os::socket::is_out_of_memory;
 use tidegate_os::waker::Waker;
 
-use super::entry::{CompletionEntry, Progress, Received, Sent};
+use super::entry::{CompletionEntry, Received, Sent, TurnResult};
 use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Close, Completion, CompletionDriver, Setup};
 use accepting::Accepts;
@@ -369,9 +369,9 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         self.sends += (entry.sends.pending() - sends) as i64;
         self.loop_state.worker.counters.outstanding.add(entry.outstanding() - before);
         match turn {
-            Progress::Closed => self.remove(token),
-            Progress::Failed(kind) => self.dispatch(token, Event::Failed(kind)),
-            Progress::Idle => {
+            TurnResult::Closed => self.remove(token),
+            TurnResult::Failed(kind) => self.dispatch(token, Event::Failed(kind)),
+            TurnResult::Idle => {
                 if let Phase::Open(connection) = &entry.phase {
                     self.loop_state.arm(token, connection);
                 }
