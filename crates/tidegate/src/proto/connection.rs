@@ -29,7 +29,7 @@ use shortage::Shortage;
 
 /// The state of a connection. (`Accepting` is the engine's: there is no session yet.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ConnectionState {
     /// Open: the session receives input.
     Open,
     /// Closed by the session: the outbox is still sent, input is discarded.
@@ -62,7 +62,7 @@ pub struct Connection {
     queue: Queue,
     /// Input the session left, or that arrived while the outbox was full. Owns no memory while empty.
     input: Vec<u8>,
-    state: State,
+    state: ConnectionState,
     send_side: SendSide,
     receive_side: ReceiveSide,
     /// The outbox reached its high watermark and has not fallen to the low one since.
@@ -95,7 +95,7 @@ impl Connection {
             session: Contained::new(session),
             queue: Queue::default(),
             input: Vec::new(),
-            state: State::Open,
+            state: ConnectionState::Open,
             send_side: SendSide::Open,
             receive_side: ReceiveSide::Open,
             full: false,
@@ -117,7 +117,7 @@ impl Connection {
     #[inline]
     pub fn handle(&mut self, event: Event<'_>, context: &Context<'_>) -> Action {
         count(&event, context.counters);
-        if !matches!(self.state, State::Closing { .. }) {
+        if !matches!(self.state, ConnectionState::Closing { .. }) {
             let moved = Moved::by(&event);
             self.take_in(event, context);
             if self.shortage.is_some() && moved.is_something() {
@@ -180,9 +180,9 @@ impl Connection {
     #[must_use]
     pub fn action(&self) -> Action {
         let then = match self.state {
-            State::Closing { reset: false } => NextStep::Close,
-            State::Closing { reset: true } => NextStep::Reset,
-            State::Draining { lingering: false } => NextStep::CloseAfterSend,
+            ConnectionState::Closing { reset: false } => NextStep::Close,
+            ConnectionState::Closing { reset: true } => NextStep::Reset,
+            ConnectionState::Draining { lingering: false } => NextStep::CloseAfterSend,
             _ if self.send_side == SendSide::Finishing
                 && self.queue.is_empty()
                 && !self.is_short(Direction::Send) =>
@@ -192,13 +192,15 @@ impl Connection {
             _ => NextStep::Nothing,
         };
         let listens = match self.state {
-            State::Open => !self.is_held_by_outbox() && !self.waits_for_work() && self.again.is_none(),
-            State::Draining { lingering } => lingering,
-            State::Closing { .. } => false,
+            ConnectionState::Open => {
+                !self.is_held_by_outbox() && !self.waits_for_work() && self.again.is_none()
+            }
+            ConnectionState::Draining { lingering } => lingering,
+            ConnectionState::Closing { .. } => false,
         };
         let listens = listens && self.receive_side == ReceiveSide::Open && !self.is_short(Direction::Receive);
         let receive = if listens { Receive::Post } else { Receive::Pause };
-        let sends = !matches!(self.state, State::Closing { .. }) && !self.is_short(Direction::Send);
+        let sends = !matches!(self.state, ConnectionState::Closing { .. }) && !self.is_short(Direction::Send);
         let send = self.queue.has_unsent() && sends;
         Action { receive, send, then }
     }
@@ -234,7 +236,7 @@ impl Connection {
     pub fn has_own_deadline(&self) -> bool {
         self.own_deadline().is_some()
             || self.state_of_session.leaving
-            || self.state == State::Draining { lingering: true }
+            || self.state == ConnectionState::Draining { lingering: true }
     }
 
     /// Updates the minimum-rate accounting: which sides are pending, and the bytes transferred.
@@ -246,7 +248,7 @@ impl Connection {
             Activity::Input => true,
             Activity::Answer | Activity::Work => false, // the delay is not the peer's
         };
-        let receives = self.state == State::Open
+        let receives = self.state == ConnectionState::Open
             && !self.is_held_by_outbox() // this end does not read
             && self.again.is_none()
             && self.receive_side == ReceiveSide::Open
@@ -264,8 +266,8 @@ impl Connection {
 
     fn limit(&self, policy: &Policy) -> Option<(Instant, CloseReason)> {
         match self.state {
-            State::Closing { .. } => return None,
-            State::Draining { lingering: true } if self.queue.is_empty() => {
+            ConnectionState::Closing { .. } => return None,
+            ConnectionState::Draining { lingering: true } if self.queue.is_empty() => {
                 return Some((self.moved + policy.linger_timeout, CloseReason::Finished));
             }
             _ if self.retry_at().is_some() => return None, // neither end can make progress
@@ -343,7 +345,7 @@ impl Connection {
             Flow::Continue => {}
             Flow::Shutdown if self.send_side == SendSide::Open => self.send_side = SendSide::Finishing,
             Flow::Shutdown => {}
-            Flow::Close => self.state = State::Draining { lingering: false },
+            Flow::Close => self.state = ConnectionState::Draining { lingering: false },
             Flow::Linger => self.linger(context),
             Flow::Abort => self.close(CloseReason::Aborted, true, context),
         }
@@ -356,7 +358,7 @@ impl Connection {
         if let (Mail::Wake, Some(waker)) = (&*mail, &self.state_of_session.waker) {
             waker.arrived();
         }
-        if self.state == State::Open {
+        if self.state == ConnectionState::Open {
             self.call_at_work(context, |session, out| session.on_mail(mail.into_inner(), out));
         }
     }
@@ -387,7 +389,7 @@ impl Connection {
 
     fn drained(&mut self, context: &Context<'_>) {
         self.full = false;
-        if self.state == State::Open {
+        if self.state == ConnectionState::Open {
             self.call(context, |session, out| session.on_drained(out));
         }
         self.show_held(context);
@@ -397,7 +399,7 @@ impl Connection {
     /// Whether it is between two messages, with nothing left to send.
     #[must_use]
     pub fn rests(&self) -> bool {
-        self.state == State::Open && self.queue.is_empty() && !self.is_busy()
+        self.state == ConnectionState::Open && self.queue.is_empty() && !self.is_busy()
     }
 
     /// Time of the last traffic.
@@ -409,7 +411,7 @@ impl Connection {
     /// Whether received input is discarded.
     #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
     pub(crate) fn is_lingering(&self) -> bool {
-        self.state == State::Draining { lingering: true }
+        self.state == ConnectionState::Draining { lingering: true }
     }
 
     /// The outbox is full, and input is held back for that reason.

@@ -183,7 +183,7 @@ fn connect(request: &DialRequest, slot: &RegistrySlot) -> io::Result<Stream> {
 /// One connection, shared by its two threads.
 struct SharedConnection {
     stream: Stream,
-    state: Mutex<State>,
+    state: Mutex<DuplexState>,
     /// Wakes the sending thread: there is something to send, mail, or an order.
     sender: Arc<Notify>,
     /// Wakes the receiving thread: the outbox has drained, the connection is over, or mail has come that may end the
@@ -196,7 +196,7 @@ struct SharedConnection {
     slot: RegistrySlot,
 }
 
-struct State {
+struct DuplexState {
     connection: Connection,
     /// The sending thread sleeps at most until then.
     sleeps_until: Option<Instant>,
@@ -265,7 +265,7 @@ fn serve(stream: Stream, slot: RegistrySlot, mut caller: Caller, headroom: Headr
         .wakes(&Waker::from(Arc::new(ThreadWakers { sender: sender.clone(), receiver: receiver.clone() })));
     let shared = Arc::new(SharedConnection {
         stream,
-        state: Mutex::new(State {
+        state: Mutex::new(DuplexState {
             connection: Connection::new(session, caller.origin(), Instant::now()),
             sleeps_until: None,
             sends: false,
@@ -310,7 +310,7 @@ impl Write for &Stream {
 }
 
 impl SharedConnection {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DuplexState> {
         // A session that panicked has ended its thread; the other one must still be able to end.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

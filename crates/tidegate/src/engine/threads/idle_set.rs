@@ -27,12 +27,12 @@ const WAKER: u64 = u64::MAX;
 pub(super) struct IdleSet {
     epoll: Epoll,
     waker: Waker,
-    state: Mutex<State>,
+    state: Mutex<IdleSetState>,
     queue: Arc<Queue>,
     closed: AtomicBool,
 }
 
-struct State {
+struct IdleSetState {
     parked: Table<Box<PooledConnection>>,
     timers: Timers,
     fired: Vec<u32>,
@@ -58,7 +58,7 @@ impl IdleSet {
     pub(super) fn new(queue: Arc<Queue>) -> io::Result<Arc<Self>> {
         let (epoll, waker) = (Epoll::new()?, Waker::new()?);
         epoll.add_level(&waker, WAKER)?;
-        let state = State {
+        let state = IdleSetState {
             parked: Table::default(),
             timers: Timers::new(Instant::now()),
             fired: Vec::new(),
@@ -67,7 +67,7 @@ impl IdleSet {
         Ok(Arc::new(Self { epoll, waker, state: Mutex::new(state), queue, closed: AtomicBool::new(false) }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, IdleSetState> {
         // No code of the application runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +81,7 @@ impl IdleSet {
         // Before it is watched: the next worker to have it says whom mail is to wake, and nobody may say so after that.
         post.wakes(&TaskWaker::from(Arc::new(Call { idle_set: Arc::downgrade(self), token })));
         let mut state = self.lock();
-        let State { parked, timers, sleeps_until, .. } = &mut *state;
+        let IdleSetState { parked, timers, sleeps_until, .. } = &mut *state;
         let Some(pooled) = parked.get_mut(token) else {
             return; // mail has come, and a worker has it
         };
@@ -141,7 +141,7 @@ impl IdleSet {
 
     fn unpark_due(&self) {
         let mut state = self.lock();
-        let State { parked, timers, fired, .. } = &mut *state;
+        let IdleSetState { parked, timers, fired, .. } = &mut *state;
         timers.advance(Instant::now(), fired);
         let due: Vec<Token> = fired.drain(..).filter_map(|index| parked.token_at(index)).collect();
         drop(state);
