@@ -15,7 +15,7 @@ use tidegate_os::waker::Waker;
 
 use super::super::readiness::Transport;
 use super::super::worker::registry::ConnectionRegistry;
-use super::pool::{Job, PooledConnection, Queue};
+use super::pool::{PooledConnection, WorkItem, WorkQueue};
 use crate::proto::{Resolution, Table, Timers, Token};
 
 /// Reports taken from the kernel at once.
@@ -28,7 +28,7 @@ pub(super) struct IdleSet {
     epoll: Epoll,
     waker: Waker,
     state: Mutex<IdleSetState>,
-    queue: Arc<Queue>,
+    queue: Arc<WorkQueue>,
     closed: AtomicBool,
 }
 
@@ -41,12 +41,12 @@ struct IdleSetState {
 }
 
 /// Takes one connection out when there is mail for it.
-struct Call {
+struct UnparkWaker {
     idle_set: Weak<IdleSet>,
     token: Token,
 }
 
-impl Wake for Call {
+impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         if let Some(idle_set) = self.idle_set.upgrade() {
             idle_set.unpark(self.token);
@@ -55,7 +55,7 @@ impl Wake for Call {
 }
 
 impl IdleSet {
-    pub(super) fn new(queue: Arc<Queue>) -> io::Result<Arc<Self>> {
+    pub(super) fn new(queue: Arc<WorkQueue>) -> io::Result<Arc<Self>> {
         let (epoll, waker) = (Epoll::new()?, Waker::new()?);
         epoll.add_level(&waker, WAKER)?;
         let state = IdleSetState {
@@ -79,7 +79,7 @@ impl IdleSet {
         let post = pooled.slot.post.clone();
         let token = self.lock().parked.insert(pooled);
         // Before it is watched: the next worker to have it says whom mail is to wake, and nobody may say so after that.
-        post.wakes(&TaskWaker::from(Arc::new(Call { idle_set: Arc::downgrade(self), token })));
+        post.wakes(&TaskWaker::from(Arc::new(UnparkWaker { idle_set: Arc::downgrade(self), token })));
         let mut state = self.lock();
         let IdleSetState { parked, timers, sleeps_until, .. } = &mut *state;
         let Some(pooled) = parked.get_mut(token) else {
@@ -110,7 +110,7 @@ impl IdleSet {
             let _ = self.epoll.remove(fd); // it may not have been added
         }
         drop(state);
-        self.queue.push(Job::Rotated(pooled));
+        self.queue.push(WorkItem::Rotated(pooled));
     }
 
     /// Watches on the calling thread until the lot is closed.
