@@ -15,7 +15,7 @@ use crate::proto::Event;
 
 /// Accepts that are posted.
 #[derive(Default)]
-pub(super) struct Accepts {
+pub(super) struct PostedAccepts {
     /// One that completes without end.
     endless: bool,
     /// Single ones.
@@ -29,7 +29,7 @@ pub(super) struct Accepts {
     last_looks: u32,
 }
 
-impl Accepts {
+impl PostedAccepts {
     pub(super) fn are_posted(&self) -> bool {
         self.endless || self.single > 0
     }
