@@ -143,14 +143,14 @@ fn play(
     enter(Some(world));
     let played = catch_unwind(AssertUnwindSafe(|| match completes {
         true => {
-            let acceptor = (!script.dials).then(|| Arc::new(completion::Acceptor));
+            let acceptor = (!script.dials).then(|| Arc::new(completion::SimAcceptQueue));
             run(
                 completes::CompletionLoop::<completion::SimPort>::new(worker, waker.clone(), acceptor),
                 &counters,
             );
         }
         false => {
-            let acceptor = (!script.dials).then(|| Arc::new(readiness::Acceptor));
+            let acceptor = (!script.dials).then(|| Arc::new(readiness::SimListener));
             run(
                 readies::ReadinessLoop::<readiness::SimPoller>::new(worker, waker.clone(), acceptor),
                 &counters,

@@ -24,9 +24,9 @@ use crate::proto::queue::Files;
 use crate::proto::{Direction, PermitState, Receive, Token};
 
 /// The listening socket.
-pub(super) struct Acceptor;
+pub(super) struct SimListener;
 
-impl Incoming for Acceptor {
+impl Incoming for SimListener {
     type Stream = Sock;
 
     fn accept(&self) -> io::Result<(Sock, Option<SocketAddr>)> {
@@ -286,7 +286,7 @@ pub(super) struct SimPoller {
 }
 
 impl Poller for SimPoller {
-    type Listener = Acceptor;
+    type Listener = SimListener;
 
     fn new(policy: &Policy) -> io::Result<Self> {
         Ok(Self { events: policy.events_per_wait, listening: false })
@@ -296,12 +296,12 @@ impl Poller for SimPoller {
         Ok(())
     }
 
-    fn watch_listener(&mut self, _: &Acceptor) -> io::Result<()> {
+    fn watch_listener(&mut self, _: &SimListener) -> io::Result<()> {
         assert!(!std::mem::replace(&mut self.listening, true), "watched twice");
         Ok(())
     }
 
-    fn unwatch_listener(&mut self, _: &Acceptor) {
+    fn unwatch_listener(&mut self, _: &SimListener) {
         assert!(std::mem::take(&mut self.listening), "not watched");
     }
 

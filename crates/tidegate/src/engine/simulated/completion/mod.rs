@@ -28,7 +28,7 @@ use crate::proto::{Direction, NextStep, PermitState, Receive, Sequence, Token};
 use crate::service::Dial;
 
 /// The listening socket.
-pub(super) struct Acceptor;
+pub(super) struct SimAcceptQueue;
 
 /// A socket in the port's table.
 #[derive(Debug)]
@@ -162,7 +162,7 @@ impl CompletionDriver for SimPort {
     type Socket = Slot;
     type Buffer = Buffer;
     type Unsent = Rest;
-    type Listener = Acceptor;
+    type Listener = SimAcceptQueue;
     type Address = Infallible;
     type Loose = Infallible;
     const HANDS_ON: bool = false; // one thread
@@ -204,12 +204,12 @@ impl CompletionDriver for SimPort {
         (self.slots - SLACK).saturating_sub(self.taken)
     }
 
-    fn accept_all(&mut self, _: &Acceptor) {
+    fn accept_all(&mut self, _: &SimAcceptQueue) {
         self.accepts += 1;
         self.start(Kind::Accept { endless: true }, (NOBODY, None), None);
     }
 
-    fn accept_one(&mut self, _: &Acceptor) {
+    fn accept_one(&mut self, _: &SimAcceptQueue) {
         self.accepts += 1;
         self.start(Kind::Accept { endless: false }, (NOBODY, None), None);
     }
@@ -226,7 +226,7 @@ impl CompletionDriver for SimPort {
         match loose {}
     }
 
-    fn has_waiting(_: &Acceptor) -> bool {
+    fn has_waiting(_: &SimAcceptQueue) -> bool {
         with(|world| !world.backlog.is_empty())
     }
 
