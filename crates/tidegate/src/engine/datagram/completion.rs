@@ -46,7 +46,7 @@ pub(in crate::engine) trait DatagramDriver: Sized {
     ///
     /// # Errors
     /// The system lacks what the driver needs.
-    fn next(&mut self) -> io::Result<Option<Completion<Self::Buffer>>>;
+    fn next(&mut self) -> io::Result<Option<DatagramCompletion<Self::Buffer>>>;
     /// What was received.
     fn arrival<'a>(&'a self, buffer: &'a Self::Buffer) -> Option<Arrival<'a>>;
     /// Takes a buffer back.
@@ -54,7 +54,7 @@ pub(in crate::engine) trait DatagramDriver: Sized {
 }
 
 /// What has completed.
-pub(in crate::engine) enum Completion<B> {
+pub(in crate::engine) enum DatagramCompletion<B> {
     Received(io::Result<B>),
     /// A receive that was ended, or has to be posted again.
     Ended,
@@ -157,9 +157,9 @@ impl<D: DatagramDriver> DatagramLoop<D> {
         while let Some(completion) = self.driver.next()? {
             events += 1;
             match completion {
-                Completion::Received(received) => arrivals += self.received(received),
-                Completion::Sent(key, outcome) => self.sent(key, outcome),
-                Completion::Ended | Completion::Woken => {}
+                DatagramCompletion::Received(received) => arrivals += self.received(received),
+                DatagramCompletion::Sent(key, outcome) => self.sent(key, outcome),
+                DatagramCompletion::Ended | DatagramCompletion::Woken => {}
             }
         }
         Ok((events, arrivals))
@@ -286,7 +286,7 @@ mod tests {
     /// A kernel that completes what a test says.
     #[derive(Default)]
     struct Scripted {
-        completions: VecDeque<Completion<Vec<u8>>>,
+        completions: VecDeque<DatagramCompletion<Vec<u8>>>,
         /// Keys of the sends that it has.
         sends: Vec<u64>,
         posts: usize,
@@ -326,7 +326,7 @@ mod tests {
             Ok(())
         }
 
-        fn next(&mut self) -> io::Result<Option<Completion<Vec<u8>>>> {
+        fn next(&mut self) -> io::Result<Option<DatagramCompletion<Vec<u8>>>> {
             Ok(self.completions.pop_front())
         }
 
@@ -373,7 +373,7 @@ mod tests {
     }
 
     /// Lets completions come, and does what follows from them.
-    fn turn(state: &mut DatagramLoop<Scripted>, completions: Vec<Completion<Vec<u8>>>) -> usize {
+    fn turn(state: &mut DatagramLoop<Scripted>, completions: Vec<DatagramCompletion<Vec<u8>>>) -> usize {
         state.driver.completions.extend(completions);
         let (_, arrivals) = state.take().unwrap();
         state.answer();
@@ -381,8 +381,8 @@ mod tests {
         arrivals
     }
 
-    fn arrivals(count: usize) -> Vec<Completion<Vec<u8>>> {
-        (0..count).map(|_| Completion::Received(Ok(b"datagram".to_vec()))).collect()
+    fn arrivals(count: usize) -> Vec<DatagramCompletion<Vec<u8>>> {
+        (0..count).map(|_| DatagramCompletion::Received(Ok(b"datagram".to_vec()))).collect()
     }
 
     #[test]
@@ -392,11 +392,14 @@ mod tests {
         assert_eq!((stats(&state).datagrams_in, state.held.len(), state.driver.recycled), (2, 3, 2));
         assert_eq!(state.driver.sends.len(), 2);
         let first = state.driver.sends.remove(0);
-        turn(&mut state, vec![Completion::Sent(first, Ok(()))]);
+        turn(&mut state, vec![DatagramCompletion::Sent(first, Ok(()))]);
         assert_eq!((stats(&state).datagrams_in, state.held.len()), (4, 1)); // and no more than four are queued
         // The kernel never reports a send twice; were it to, nobody would count it.
         while let Some(key) = state.driver.sends.pop() {
-            turn(&mut state, vec![Completion::Sent(key, Ok(())), Completion::Sent(1 << 40, Ok(()))]);
+            turn(
+                &mut state,
+                vec![DatagramCompletion::Sent(key, Ok(())), DatagramCompletion::Sent(1 << 40, Ok(()))],
+            );
         }
         let stats = stats(&state);
         assert_eq!((stats.datagrams_in, stats.datagrams_out, stats.sends), (5, 5, 5));
@@ -409,7 +412,8 @@ mod tests {
         turn(&mut state, arrivals(2));
         let refusals = [io::ErrorKind::OutOfMemory, io::ErrorKind::NetworkUnreachable];
         let sends = std::mem::take(&mut state.driver.sends);
-        let refused = sends.into_iter().zip(refusals).map(|(key, e)| Completion::Sent(key, Err(e.into())));
+        let refused =
+            sends.into_iter().zip(refusals).map(|(key, e)| DatagramCompletion::Sent(key, Err(e.into())));
         turn(&mut state, refused.collect());
         let stats = stats(&state);
         assert_eq!((stats.no_buffers, stats.send_errors, stats.datagrams_out), (1, 1, 0));
@@ -421,21 +425,21 @@ mod tests {
         let report =
             if cfg!(unix) { io::ErrorKind::ConnectionRefused } else { io::ErrorKind::ConnectionReset };
         let mut state = state();
-        turn(&mut state, vec![Completion::Received(Err(report.into()))]);
+        turn(&mut state, vec![DatagramCompletion::Received(Err(report.into()))]);
         assert_eq!((stats(&state).receive_errors, state.driver.posts, state.rests), (1, 1, None));
-        turn(&mut state, vec![Completion::Received(Err(io::ErrorKind::OutOfMemory.into()))]);
+        turn(&mut state, vec![DatagramCompletion::Received(Err(io::ErrorKind::OutOfMemory.into()))]);
         assert_eq!((stats(&state).receive_errors, state.driver.posts), (2, 1));
         let rests = state.rests.expect("a pause");
         assert!(state.timeout(false, rests - PAUSE) == Some(PAUSE), "it waits until the pause is over");
         std::thread::sleep(PAUSE);
-        turn(&mut state, vec![Completion::Ended]);
+        turn(&mut state, vec![DatagramCompletion::Ended]);
         assert_eq!((state.driver.posts, state.rests), (2, None));
     }
 
     #[test]
     fn one_that_is_too_long_counts_as_that_also_where_its_sender_is_unknown() {
         let mut state = state();
-        turn(&mut state, vec![Completion::Received(Ok(vec![0; 9]))]);
+        turn(&mut state, vec![DatagramCompletion::Received(Ok(vec![0; 9]))]);
         let stats = stats(&state);
         assert_eq!((stats.truncated, stats.receive_errors, stats.datagrams_in), (1, 0, 0));
     }
@@ -456,7 +460,7 @@ mod tests {
             state.driver.ending = false;
             assert!(!state.is_over(1) && !state.is_over(0), "{order:?}: replies are on their way");
             for key in std::mem::take(&mut state.driver.sends) {
-                turn(&mut state, vec![Completion::Sent(key, Ok(()))]);
+                turn(&mut state, vec![DatagramCompletion::Sent(key, Ok(()))]);
             }
             assert!(state.timeout(false, now) == Some(Duration::ZERO) && state.is_over(0), "{order:?}");
             assert_eq!(stats(&state).datagrams_out, 2);
