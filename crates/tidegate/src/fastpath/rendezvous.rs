@@ -17,7 +17,7 @@ use tidegate_os::{abstract_socket, diag};
 
 use super::layout::{End, Rings, State};
 use super::link::Link;
-use super::pending::{Context, Pending, PendingHandshake};
+use super::pending::{Pending, PendingHandshake, RendezvousContext};
 use super::protocol::{HELLO_BYTES, name, same};
 use super::{Plain, Transports};
 use crate::policy::FastPath;
@@ -29,15 +29,15 @@ const TICK: Duration = Duration::from_millis(50);
 /// Receives offers from diallers. Shared by all I/O threads.
 #[derive(Debug)]
 pub(crate) struct Rendezvous {
-    inner: Arc<Inner>,
+    inner: Arc<RendezvousState>,
     /// The accept thread; `Some` until dropped.
     thread: Option<JoinHandle<()>>,
 }
 
 /// State shared with the accept thread, which disconnects callers that are gone or timed out.
 #[derive(Debug)]
-struct Inner {
-    context: Context,
+struct RendezvousState {
+    context: RendezvousContext,
     pending: Mutex<Pending>,
     counters: Arc<Counters>,
     waker: Waker,
@@ -107,8 +107,8 @@ impl Rendezvous {
     }
 
     fn open(addr: SocketAddr, limits: FastPath, listener: Option<UnixListener>) -> io::Result<Self> {
-        let inner = Arc::new(Inner {
-            context: Context::new(addr, limits)?,
+        let inner = Arc::new(RendezvousState {
+            context: RendezvousContext::new(addr, limits)?,
             pending: Mutex::new(Pending::new(listener)),
             counters: Arc::new(Counters::new(Writers::Many)),
             waker: Waker::new()?,
@@ -155,7 +155,7 @@ impl Drop for Rendezvous {
     }
 }
 
-impl Inner {
+impl RendezvousState {
     fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
