@@ -22,7 +22,7 @@ const MOST_BELLS: usize = 64;
 
 /// A connection over shared memory. Owned by one thread at a time.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct MemoryLink {
     tcp: Stream,
     reader: RefCell<Reader<RingMemory>>,
     writer: RefCell<Writer<RingMemory>>,
@@ -34,7 +34,7 @@ pub(crate) struct Link {
     leaves: Cell<Ended>,
 }
 
-impl Link {
+impl MemoryLink {
     pub(super) fn new(tcp: Stream, rings: &Rings, end: End) -> Self {
         let (reader, writer) = rings.sides(end);
         Self {
@@ -170,14 +170,14 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for MemoryLink {
     fn drop(&mut self) {
         // Not a wake-up but the end of the TCP connection; the read that follows reports it.
         let _ = self.writer.borrow_mut().end(self.leaves.get());
     }
 }
 
-impl Link {
+impl MemoryLink {
     /// The TCP connection, which reports the end of the connection.
     pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         self.tcp.as_fd()

@@ -16,7 +16,7 @@ use tidegate_os::waker::Waker;
 use tidegate_os::{abstract_socket, diag};
 
 use super::layout::{End, Rings, State};
-use super::link::Link;
+use super::link::MemoryLink;
 use super::pending::{Pending, PendingHandshake, RendezvousContext};
 use super::protocol::{HELLO_BYTES, name, same};
 use super::{Plain, Transports};
@@ -128,12 +128,12 @@ impl Rendezvous {
     /// otherwise it is returned unchanged.
     ///
     /// A dialler sends its offer before it connects, so the offer is present when its connection is accepted.
-    pub(crate) fn claim(&self, tcp: Stream, peer: SocketAddr) -> Result<Link, Stream> {
+    pub(crate) fn claim(&self, tcp: Stream, peer: SocketAddr) -> Result<MemoryLink, Stream> {
         let inner = &*self.inner;
         for offer in inner.take(peer) {
             match inner.check(offer, &tcp, peer) {
                 // Closing the socket, which happens next, makes the dialler read the decision.
-                Ok(Some(rings)) => return Ok(Link::new(tcp, &rings, End::Listener)),
+                Ok(Some(rings)) => return Ok(MemoryLink::new(tcp, &rings, End::Listener)),
                 Ok(None) => {} // withdrawn meanwhile
                 Err(e) => {
                     inner.counters.fast_paths_refused.add(1);
