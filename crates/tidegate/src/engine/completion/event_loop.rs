@@ -26,13 +26,13 @@ use crate::proto::dial::DialRequest;
 use crate::proto::{Direction, Event, NextStep, Sequence, Table, Token};
 
 /// What all threads share: where they accept, and how their ports are reached.
-type Shared<P> = (Option<Arc<<P as CompletionDriver>::Listener>>, Arc<Addresses<P>>);
+type ThreadShared<P> = (Option<Arc<<P as CompletionDriver>::Listener>>, Arc<Addresses<P>>);
 
 /// Runs one I/O thread until it has been asked to stop and its connections are gone.
 pub(super) fn run<P: CompletionDriver>(
     worker: WorkerContext,
     waker: Arc<Waker>,
-    (listener, addresses): Shared<P>,
+    (listener, addresses): ThreadShared<P>,
     ready: Ready,
 ) {
     let made = CompletionLoop::<P>::new(worker, waker, listener).and_then(|made| made.reached_by(addresses));
