@@ -118,7 +118,7 @@ impl Connection {
     pub fn handle(&mut self, event: Event<'_>, context: &Context<'_>) -> Action {
         count(&event, context.counters);
         if !matches!(self.state, ConnectionState::Closing { .. }) {
-            let moved = Moved::by(&event);
+            let moved = ByteCounts::by(&event);
             self.take_in(event, context);
             if self.shortage.is_some() && moved.is_something() {
                 self.recovers(context);
@@ -241,7 +241,7 @@ impl Connection {
 
     /// Updates the minimum-rate accounting: which sides are pending, and the bytes transferred.
     #[cold]
-    fn keep_pace(&mut self, moved: Moved, context: &Context<'_>) {
+    fn keep_pace(&mut self, moved: ByteCounts, context: &Context<'_>) {
         let Some(rate) = context.policy.min_rate else { return };
         let in_message = match self.state_of_session.awaits {
             Activity::Nothing => self.left() > 0,
@@ -436,12 +436,12 @@ impl Connection {
 
 /// The number of bytes of an event.
 #[derive(Clone, Copy, Default)]
-struct Moved {
+struct ByteCounts {
     received: usize,
     sent: usize,
 }
 
-impl Moved {
+impl ByteCounts {
     fn is_something(self) -> bool {
         self.received + self.sent > 0
     }
