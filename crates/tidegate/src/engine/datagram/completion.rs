@@ -15,7 +15,7 @@ use tidegate_os::datagram::{Arrival, is_report};
 use tidegate_os::waker::Waker;
 
 use super::state::{DatagramState, Drain};
-use super::{DatagramWorker, Order, StopSignal};
+use super::{DatagramWorker, StopOrder, StopSignal};
 use crate::engine::worker::Ready;
 use crate::policy::datagram::ReplyLimits;
 use crate::policy::wait::spins;
@@ -33,7 +33,7 @@ pub(in crate::engine) trait DatagramDriver: Sized {
     fn receive(&mut self);
     /// Ends the receives, where that is needed; each still completes, and none is posted from now on that would take
     /// what arrives later.
-    fn stop(&mut self, order: Order);
+    fn stop(&mut self, order: StopOrder);
     /// Whether receives were ended that have not completed yet.
     fn is_ending(&self) -> bool;
     /// Whether what has arrived at the socket completes without waiting.
@@ -136,7 +136,7 @@ impl<D: DatagramDriver> DatagramLoop<D> {
             {
                 let queued = worker.socket.receive_buffer().unwrap_or(0);
                 self.drain = Some(Drain::begin(&worker.policy, queued, now));
-                self.leaving = order == Order::Leave;
+                self.leaving = order == StopOrder::Leave;
                 self.driver.stop(order);
             }
             self.driver.wait(self.timeout(spins(worker.policy.wait, active, now), now))?;
@@ -291,7 +291,7 @@ mod tests {
         sends: Vec<u64>,
         posts: usize,
         recycled: usize,
-        stopped: Option<Order>,
+        stopped: Option<StopOrder>,
         ending: bool,
     }
 
@@ -306,7 +306,7 @@ mod tests {
             self.posts += 1;
         }
 
-        fn stop(&mut self, order: Order) {
+        fn stop(&mut self, order: StopOrder) {
             self.stopped = Some(order);
         }
 
@@ -446,12 +446,12 @@ mod tests {
 
     #[test]
     fn a_stop_waits_for_receives_that_were_ended_and_for_sends_and_not_past_its_deadline() {
-        for order in [Order::Serve, Order::Leave] {
+        for order in [StopOrder::Serve, StopOrder::Leave] {
             let mut state = state();
             turn(&mut state, arrivals(1));
             let now = Instant::now();
             state.drain = Some(Drain::begin(&state.loop_state.policy, 1 << 16, now));
-            state.leaving = order == Order::Leave;
+            state.leaving = order == StopOrder::Leave;
             state.driver.stop(order);
             state.driver.ending = true;
             assert!(!state.is_over(0) && state.timeout(false, now) > Some(Duration::ZERO), "{order:?}");

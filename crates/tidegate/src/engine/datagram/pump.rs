@@ -7,7 +7,7 @@ use std::time::Instant;
 use tidegate_os::datagram::{DatagramSocket, Inbox, Message, Outgoing};
 
 use super::state::{DatagramState, Drain};
-use super::{DatagramWorker, Order, StopSignal};
+use super::{DatagramWorker, StopOrder, StopSignal};
 use crate::proto::datagram::Run;
 use crate::service::DatagramService;
 
@@ -74,7 +74,7 @@ impl Pump {
         {
             let queued = self.socket.receive_buffer().unwrap_or(0);
             self.drain = Some(Drain::begin(&self.loop_state.policy, queued, Instant::now()));
-            self.drained |= order == Order::Leave;
+            self.drained |= order == StopOrder::Leave;
         }
         let step = self.work();
         let Some(drain) = &self.drain else { return step };

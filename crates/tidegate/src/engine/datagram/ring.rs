@@ -26,7 +26,7 @@ use tidegate_os::socket::is_out_of_buffers;
 use tidegate_os::waker::Waker;
 
 use super::completion::{DatagramCompletion, DatagramDriver};
-use super::{DatagramWorker, Order};
+use super::{DatagramWorker, StopOrder};
 use crate::proto::datagram::Run;
 
 const RECEIVE: u64 = 1 << 58;
@@ -63,9 +63,9 @@ impl DatagramDriver for DatagramRing {
         }
     }
 
-    fn stop(&mut self, order: Order) {
+    fn stop(&mut self, order: StopOrder) {
         // What has arrived completes as long as the receive is armed.
-        if order == Order::Leave {
+        if order == StopOrder::Leave {
             self.cancelled = true;
             self.ring.cancel(RECEIVE, CANCEL, Tells::Failure);
         }

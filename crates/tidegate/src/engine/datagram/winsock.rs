@@ -28,7 +28,7 @@ use tidegate_os::waker::Waker;
 
 use super::operations::Waits;
 use crate::engine::datagram::completion::{DatagramCompletion, DatagramDriver};
-use crate::engine::datagram::{DatagramWorker, Order};
+use crate::engine::datagram::{DatagramWorker, StopOrder};
 use crate::policy::sends::MOST_POSTED;
 use crate::proto::datagram::Run;
 use crate::proto::{InOrder, Sequence};
@@ -43,7 +43,7 @@ pub(crate) struct PostedDatagrams<N: Waits> {
     receives: InOrder<io::Result<Datagram>>,
     /// Receives are to be posted up to so many.
     most: usize,
-    stopped: Option<Order>,
+    stopped: Option<StopOrder>,
     /// Datagrams that may be received without being waited for until the next wait.
     at_once: usize,
 }
@@ -71,7 +71,7 @@ impl<N: Waits> DatagramDriver for PostedDatagrams<N> {
         }
     }
 
-    fn stop(&mut self, order: Order) {
+    fn stop(&mut self, order: StopOrder) {
         self.stopped = Some(order);
         self.queue.stop_receiving();
     }
@@ -124,7 +124,7 @@ impl<N: Waits> DatagramDriver for PostedDatagrams<N> {
 impl<N: Waits> PostedDatagrams<N> {
     /// After a stop: what waits in the socket and no receive has taken.
     fn receive_at_once(&mut self) -> Option<DatagramCompletion<Datagram>> {
-        if self.stopped != Some(Order::Serve) || self.receives.pending() > 0 || self.at_once == 0 {
+        if self.stopped != Some(StopOrder::Serve) || self.receives.pending() > 0 || self.at_once == 0 {
             return None;
         }
         self.at_once -= 1;

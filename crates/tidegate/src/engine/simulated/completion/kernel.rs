@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Ask, Buffer, Kind, NOWHERE, Operation, Order, Receives, Request, Rest, SimPort};
+use super::{Ask, Buffer, Kind, NOWHERE, Operation, Receives, Request, Rest, SimPort, SlotOrder};
 use crate::engine::completion::Completion;
 use crate::engine::simulated::socket::{Server, Taken, address};
 use crate::engine::simulated::world::{Happening, World};
@@ -61,8 +61,8 @@ impl SimPort {
     /// Gets to what is to be done about slots.
     fn carry_out_orders(&mut self, world: &mut World) {
         let now = world.now;
-        let due: Vec<Order> = self.orders.extract_if(.., |order| order.not_before <= now).collect();
-        for Order { token, slot, meant, what, .. } in due {
+        let due: Vec<SlotOrder> = self.orders.extract_if(.., |order| order.not_before <= now).collect();
+        for SlotOrder { token, slot, meant, what, .. } in due {
             let Some(id) = self.look_up(slot, meant, world, || format!("{what:?}")) else { return };
             let found = match what {
                 // A shutdown that still waits for its thread is not found.
@@ -337,7 +337,7 @@ impl SimPort {
         world.sockets[id].chained = true;
         let late = world.chance(world.moods.late);
         let not_before = world.not_before(late);
-        self.orders.push(Order { token, slot, meant: id, what: Ask::Close, not_before });
+        self.orders.push(SlotOrder { token, slot, meant: id, what: Ask::Close, not_before });
     }
 
     fn step_finish(&mut self, at: usize, world: &mut World) {

@@ -102,12 +102,12 @@ enum Request {
     StopAccepting,
     StopReceiving(Token),
     StopSending(Token),
-    Order(Order),
+    Order(SlotOrder),
 }
 
 /// Something to be done about a slot, or under it: at once, or later.
 #[derive(Debug)]
-struct Order {
+struct SlotOrder {
     token: Token,
     slot: usize,
     meant: usize,
@@ -136,7 +136,7 @@ pub(super) struct SimPort {
     requests: Vec<Request>,
     operations: Vec<Operation>,
     /// What the kernel has not got to yet.
-    orders: Vec<Order>,
+    orders: Vec<SlotOrder>,
     /// Who has which slot, and the free ones; the one that was freed last is given out first.
     table: Vec<Option<usize>>,
     free: Vec<usize>,
@@ -513,7 +513,7 @@ impl SimPort {
             let late = world.chance(world.moods.late);
             world.not_before(late)
         });
-        let order = Order { token, slot: socket.number, meant: socket.id, what, not_before };
+        let order = SlotOrder { token, slot: socket.number, meant: socket.id, what, not_before };
         self.requests.push(Request::Order(order));
     }
 
