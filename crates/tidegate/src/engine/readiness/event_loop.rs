@@ -12,7 +12,7 @@ use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
 use super::entry::{Progress, ReadinessEntry};
-use super::rings::{Rest, Rings};
+use super::rings::{AwakeLinks, WaitMode};
 use super::{Incoming, PollEvent, Poller, Settled, Source, Transport};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
@@ -54,7 +54,7 @@ pub(in crate::engine) struct ReadinessLoop<P: Poller> {
     /// The one receive buffer: what a session leaves of it is copied, so it is free after each event.
     buffer: Pages,
     /// Those that go through shared memory, as far as they are awake.
-    rings: Rings,
+    rings: AwakeLinks,
     listening: bool,
     /// Accepted sockets have data: the listener defers accepts.
     data_with_accept: bool,
@@ -80,7 +80,7 @@ impl<P: Poller> ReadinessLoop<P> {
             table: Table::default(),
             events: Vec::new(),
             again: VecDeque::new(),
-            rings: Rings::default(),
+            rings: AwakeLinks::default(),
             buffer,
             listening: false,
             unfinished: false,
@@ -112,8 +112,8 @@ impl<P: Poller> ReadinessLoop<P> {
         let busy = !self.again.is_empty() || !self.loop_state.commands.is_empty();
         let rest = self.loop_state.rest(busy, || self.poller.now());
         let waited = match self.rings.before(rest, busy, self.loop_state.now, &mut self.table) {
-            Rest::Skip => Ok(()),
-            Rest::Wait(limit) => {
+            WaitMode::Skip => Ok(()),
+            WaitMode::Wait(limit) => {
                 let limit = self.pause(limit);
                 let waited = self.poller.wait(limit, &mut self.events);
                 self.rings.asked(self.events.len());

@@ -21,7 +21,7 @@ const TURNS: usize = 16;
 
 /// How to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum WaitMode {
     /// Not at all: do not even ask the kernel.
     Skip,
     /// For the kernel, so long at most; `None` is for ever.
@@ -30,7 +30,7 @@ pub(super) enum Rest {
 
 /// Connections through shared memory that are awake: they would not wake the loop.
 #[derive(Default)]
-pub(super) struct Rings {
+pub(super) struct AwakeLinks {
     awake: Vec<Token>,
     /// What was seen at the last look.
     pub(super) ready: Vec<(Token, Readiness)>,
@@ -41,7 +41,7 @@ pub(super) struct Rings {
     turns: usize,
 }
 
-impl Rings {
+impl AwakeLinks {
     /// A connection has had a turn: it is awake.
     pub(super) fn list<W>(&mut self, token: Token, entry: &mut ReadinessEntry<W>) {
         if !std::mem::replace(&mut entry.looked_at, true) {
@@ -57,25 +57,25 @@ impl Rings {
         busy: bool,
         now: Instant,
         table: &mut Table<ReadinessEntry<W>>,
-    ) -> Rest {
+    ) -> WaitMode {
         self.turns = 0;
         if self.awake.is_empty() {
-            return Rest::Wait(rest);
+            return WaitMode::Wait(rest);
         }
         let sleeps = rest != Some(Duration::ZERO);
         self.look(sleeps, table);
         if sleeps && self.ready.is_empty() {
-            return Rest::Wait(rest);
+            return WaitMode::Wait(rest);
         }
         if !sleeps && !busy {
             self.turns = TURNS;
             self.spin(table);
         }
         if self.ask_at.is_some_and(|at| now < at) {
-            return Rest::Skip;
+            return WaitMode::Skip;
         }
         self.ask_at = Some(now + self.every);
-        Rest::Wait(Some(Duration::ZERO))
+        WaitMode::Wait(Some(Duration::ZERO))
     }
 
     /// So many turns were taken, and nothing is ready: if the loop only spins, looks for the next ones at once.
