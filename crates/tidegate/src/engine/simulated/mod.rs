@@ -43,7 +43,7 @@ use tidegate_os::waker::Waker;
 
 use self::observed::TICK;
 use self::script::Script;
-use self::socket::Server;
+use self::socket::SocketState;
 use self::world::{World, enter, with};
 use super::readiness::Transport;
 use super::worker::balance::Balance;
@@ -225,8 +225,10 @@ impl World {
         }
         let late = stats.bytes_in < expected.received || stats.bytes_out < expected.taken;
         let wrong = sums.into_iter().find(|(_, a, b)| a != b);
-        let open =
-            self.sockets.iter().position(|socket| !matches!(socket.server, Server::Away | Server::Closed));
+        let open = self
+            .sockets
+            .iter()
+            .position(|socket| !matches!(socket.server, SocketState::Away | SocketState::Closed));
         let kept = self.sockets.iter().position(|socket| socket.log.opened.is_some() && !socket.log.dropped);
         if let Some((what, a, b)) = wrong {
             self.fail(|| format!("{what}: {a} and {b}; {stats:?}"));

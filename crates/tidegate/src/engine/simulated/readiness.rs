@@ -75,7 +75,7 @@ impl Drop for Sock {
     fn drop(&mut self) {
         with(|world| {
             let reset =
-                matches!(world.sockets[self.0].server, super::socket::Server::Closing { reset: true });
+                matches!(world.sockets[self.0].server, super::socket::SocketState::Closing { reset: true });
             world.close(self.0, reset);
         });
     }
@@ -185,7 +185,7 @@ impl Transport for Sock {
 
     fn reset_on_close(&self) -> io::Result<()> {
         with(|world| {
-            world.sockets[self.0].server = super::socket::Server::Closing { reset: true };
+            world.sockets[self.0].server = super::socket::SocketState::Closing { reset: true };
             Ok(())
         })
     }
