@@ -12,7 +12,7 @@ use tidegate_os::waker::Waker;
 use super::entry::{CompletionEntry, Received, Sent, TurnResult};
 use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Close, Completion, CompletionDriver, Setup};
-use accepting::PostedAccepts;
+use accepting::OutstandingAccepts;
 
 use crate::engine::WorkerContext;
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
@@ -52,7 +52,7 @@ pub(in crate::engine) struct CompletionLoop<P: CompletionDriver> {
     closing: Leaving<P::Socket>,
     /// Chained sends that were asked to end, and not found.
     missed: Vec<Token>,
-    accepts: PostedAccepts,
+    accepts: OutstandingAccepts,
     /// How the ports of the other threads are reached, if connections are handed on.
     addresses: Option<Arc<Addresses<P>>>,
     /// Connections that are on their way to other threads, and may come back.
@@ -96,7 +96,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             table: Table::default(),
             closing: Leaving::default(),
             missed: Vec::new(),
-            accepts: PostedAccepts::default(),
+            accepts: OutstandingAccepts::default(),
             addresses: None,
             leaving: 0,
             untold: false,

@@ -75,7 +75,7 @@ pub(crate) enum StopOrder {
 
 /// The order to stop, and the way to wake the thread that has to hear it.
 pub(crate) struct StopSignal {
-    /// An [`StopOrder`], or 0.
+    /// A [`StopOrder`], or 0.
     asked: AtomicU8,
     wake: Box<dyn Fn() + Send + Sync>,
 }

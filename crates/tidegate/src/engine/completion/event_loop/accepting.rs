@@ -15,7 +15,7 @@ use crate::proto::Event;
 
 /// Accepts that are posted.
 #[derive(Default)]
-pub(super) struct PostedAccepts {
+pub(super) struct OutstandingAccepts {
     /// One that completes without end.
     endless: bool,
     /// Single ones.
@@ -29,7 +29,7 @@ pub(super) struct PostedAccepts {
     last_looks: u32,
 }
 
-impl PostedAccepts {
+impl OutstandingAccepts {
     pub(super) fn are_posted(&self) -> bool {
         self.endless || self.single > 0
     }
