@@ -9,7 +9,7 @@ use tidegate_os::socket::{Blocking, Stream, is_local};
 use tidegate_os::{abstract_socket, diag, handover};
 
 use super::closer::{Closer, PeerSocket};
-use super::layout::{End, Rings, State};
+use super::layout::{LinkEnd, OfferState, Rings};
 use super::link::MemoryLink;
 use super::protocol::{hello, name, same};
 use super::{Begun, Plain, Transports};
@@ -89,8 +89,8 @@ impl Handshake {
 
     /// The listener closed the socket, or the dialler's timeout expired: the connection continues with the outcome.
     pub(crate) fn settle(self, transports: &Transports) -> Outcome {
-        if !self.rings.decide(State::Withdrawn) && self.rings.is_taken() {
-            return Outcome::Link(MemoryLink::new(self.tcp, &self.rings, End::Dialler));
+        if !self.rings.decide(OfferState::Withdrawn) && self.rings.is_taken() {
+            return Outcome::Link(MemoryLink::new(self.tcp, &self.rings, LinkEnd::Dialler));
         }
         let ended = abstract_socket::ended([self.control.socket()].into_iter());
         let answered = ended.is_ok_and(|ended| ended == [true]);

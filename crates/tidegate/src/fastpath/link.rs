@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::Stream;
 
-use super::layout::{End, RingMemory, Rings};
+use super::layout::{LinkEnd, RingMemory, Rings};
 use super::ring::{Corrupt, Ended, Reader, Writer};
 
 /// Doorbell bytes; their value is ignored.
@@ -35,7 +35,7 @@ pub(crate) struct MemoryLink {
 }
 
 impl MemoryLink {
-    pub(super) fn new(tcp: Stream, rings: &Rings, end: End) -> Self {
+    pub(super) fn new(tcp: Stream, rings: &Rings, end: LinkEnd) -> Self {
         let (reader, writer) = rings.sides(end);
         Self {
             tcp,

@@ -15,7 +15,7 @@ use tidegate_os::socket::{Listener, Stream};
 use tidegate_os::waker::Waker;
 use tidegate_os::{abstract_socket, diag};
 
-use super::layout::{End, Rings, State};
+use super::layout::{LinkEnd, OfferState, Rings};
 use super::link::MemoryLink;
 use super::pending::{Pending, PendingHandshake, RendezvousContext};
 use super::protocol::{HELLO_BYTES, name, same};
@@ -133,7 +133,7 @@ impl Rendezvous {
         for offer in inner.take(peer) {
             match inner.check(offer, &tcp, peer) {
                 // Closing the socket, which happens next, makes the dialler read the decision.
-                Ok(Some(rings)) => return Ok(MemoryLink::new(tcp, &rings, End::Listener)),
+                Ok(Some(rings)) => return Ok(MemoryLink::new(tcp, &rings, LinkEnd::Listener)),
                 Ok(None) => {} // withdrawn meanwhile
                 Err(e) => {
                     inner.counters.fast_paths_refused.add(1);
@@ -195,7 +195,7 @@ impl RendezvousState {
             return Err(HandshakeError::Foreign);
         }
         let rings = Rings::open(memory, self.context.limits.ring_bytes)?;
-        Ok(rings.decide(State::Taken).then_some(rings))
+        Ok(rings.decide(OfferState::Taken).then_some(rings))
     }
 
     /// The accept thread's loop. It waits only for callers and timeouts.
