@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use super::outbox::{Outbox, SessionState};
 use super::panics::{Contained, contain};
-use super::queue::{Files, Pieces, Queue};
+use super::queue::{Files, Pieces, SendQueue};
 use super::timers::Resolution;
 use crate::policy::Policy;
 use crate::policy::sends::FILE_QUANTUM;
@@ -59,7 +59,7 @@ enum ReceiveSide {
 /// One connection and its session.
 pub struct Connection {
     session: Contained<Box<dyn Session>>,
-    queue: Queue,
+    queue: SendQueue,
     /// Input the session left, or that arrived while the outbox was full. Owns no memory while empty.
     input: Vec<u8>,
     state: ConnectionState,
@@ -93,7 +93,7 @@ impl Connection {
     pub fn new(session: Box<dyn Session>, origin: Origin, now: Instant) -> Self {
         Self {
             session: Contained::new(session),
-            queue: Queue::default(),
+            queue: SendQueue::default(),
             input: Vec::new(),
             state: ConnectionState::Open,
             send_side: SendSide::Open,
@@ -133,19 +133,19 @@ impl Connection {
         self.action()
     }
 
-    /// The pieces to send, for engines that send without copying; see [`Queue::slices`].
+    /// The pieces to send, for engines that send without copying; see [`SendQueue::slices`].
     #[inline]
-    pub fn queue(&self) -> &Queue {
+    pub fn queue(&self) -> &SendQueue {
         &self.queue
     }
 
-    /// The same, for callers that write or [take](Queue::take_all) them.
+    /// The same, for callers that write or [take](SendQueue::take_all) them.
     #[inline]
-    pub(crate) fn queue_mut(&mut self) -> &mut Queue {
+    pub(crate) fn queue_mut(&mut self) -> &mut SendQueue {
         &mut self.queue
     }
 
-    /// Pieces to send that the caller owns until [`Event::Sent`]; see [`Queue::take`].
+    /// Pieces to send that the caller owns until [`Event::Sent`]; see [`SendQueue::take`].
     #[inline]
     pub fn take_pieces(&mut self, most: usize, files: Files) -> Pieces {
         self.queue.take(most, files)
