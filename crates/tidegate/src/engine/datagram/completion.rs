@@ -19,7 +19,7 @@ use super::{DatagramWorker, StopOrder, StopSignal};
 use crate::engine::worker::Ready;
 use crate::policy::datagram::ReplyLimits;
 use crate::policy::wait::spins;
-use crate::proto::datagram::Run;
+use crate::proto::datagram::ReplyRun;
 use crate::service::DatagramService;
 
 /// A queue between a thread and the kernel, for one datagram socket.
@@ -39,7 +39,7 @@ pub(in crate::engine) trait DatagramDriver: Sized {
     /// Whether what has arrived at the socket completes without waiting.
     fn shows_all(&self) -> bool;
     /// Sends a run of replies.
-    fn send(&mut self, bytes: Bytes, run: &Run, key: u64);
+    fn send(&mut self, bytes: Bytes, run: &ReplyRun, key: u64);
     /// Hands over what was asked for and waits until something has completed.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
     /// The next completion that is there.
@@ -73,7 +73,7 @@ struct DatagramLoop<D: DatagramDriver> {
     /// Received and not shown yet.
     held: VecDeque<D::Buffer>,
     /// Runs that the kernel has, under the keys of their sends.
-    in_flight: Slab<Run>,
+    in_flight: Slab<ReplyRun>,
     datagrams_in_flight: usize,
     bytes_in_flight: usize,
     /// When to receive again, if it has to rest.
@@ -318,7 +318,7 @@ mod tests {
             self.stopped.is_some() && !self.ending
         }
 
-        fn send(&mut self, _: Bytes, _: &Run, key: u64) {
+        fn send(&mut self, _: Bytes, _: &ReplyRun, key: u64) {
             self.sends.push(key);
         }
 

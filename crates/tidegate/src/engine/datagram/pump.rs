@@ -8,7 +8,7 @@ use tidegate_os::datagram::{DatagramSocket, Inbox, Message, Outgoing};
 
 use super::state::{DatagramState, Drain};
 use super::{DatagramWorker, StopOrder, StopSignal};
-use crate::proto::datagram::Run;
+use crate::proto::datagram::ReplyRun;
 use crate::service::DatagramService;
 
 /// What a step left to be done.
@@ -157,7 +157,7 @@ impl Pump {
         true
     }
 
-    fn done(&mut self, count: impl FnOnce(&DatagramState, &Run)) {
+    fn done(&mut self, count: impl FnOnce(&DatagramState, &ReplyRun)) {
         if let Some(run) = self.loop_state.replies.pop() {
             count(&self.loop_state, &run);
         }

@@ -27,7 +27,7 @@ use tidegate_os::waker::Waker;
 
 use super::completion::{DatagramCompletion, DatagramDriver};
 use super::{DatagramWorker, StopOrder};
-use crate::proto::datagram::Run;
+use crate::proto::datagram::ReplyRun;
 
 const RECEIVE: u64 = 1 << 58;
 const WAKER: u64 = 1 << 59;
@@ -79,7 +79,7 @@ impl DatagramDriver for DatagramRing {
         self.receiving
     }
 
-    fn send(&mut self, bytes: Bytes, run: &Run, key: u64) {
+    fn send(&mut self, bytes: Bytes, run: &ReplyRun, key: u64) {
         self.ring.send_datagrams(&self.socket, bytes, run.to, run.cut(), key);
     }
 

@@ -30,7 +30,7 @@ use super::operations::Waits;
 use crate::engine::datagram::completion::{DatagramCompletion, DatagramDriver};
 use crate::engine::datagram::{DatagramWorker, StopOrder};
 use crate::policy::sends::MOST_POSTED;
-use crate::proto::datagram::Run;
+use crate::proto::datagram::ReplyRun;
 use crate::proto::{InOrder, Sequence};
 
 /// Completions of one wait.
@@ -84,7 +84,7 @@ impl<N: Waits> DatagramDriver for PostedDatagrams<N> {
         self.stopped.is_some() && self.receives.pending() == 0
     }
 
-    fn send(&mut self, bytes: Bytes, run: &Run, key: u64) {
+    fn send(&mut self, bytes: Bytes, run: &ReplyRun, key: u64) {
         self.queue.send(bytes, run.to, key);
     }
 

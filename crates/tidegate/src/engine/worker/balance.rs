@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use super::{Command, CommandQueue};
-use crate::policy::accept::{Load, assignee, lead};
+use crate::policy::accept::{ThreadLoad, assignee, lead};
 
 /// Connections that may be on their way to a thread. One that does not take them in is left alone.
 const MOST_EXPECTED: u64 = 1024;
@@ -42,9 +42,9 @@ fn expected(state: u64) -> u64 {
 }
 
 impl ThreadPlaces {
-    fn load(&self) -> Load {
+    fn load(&self) -> ThreadLoad {
         let state = self.state.load(Relaxed);
-        Load { given: self.given.load(Relaxed), open: open(state), has_room: self.has_room(state) }
+        ThreadLoad { given: self.given.load(Relaxed), open: open(state), has_room: self.has_room(state) }
     }
 
     /// Whether others may hand it a connection.
@@ -162,10 +162,10 @@ impl Balance {
         None
     }
 
-    fn choose(&self, mine: usize, own: Load) -> usize {
+    fn choose(&self, mine: usize, own: ThreadLoad) -> usize {
         let workers = &self.workers[..self.started()];
         let mut loads: Vec<_> = workers.iter().map(ThreadPlaces::load).collect();
-        loads[mine] = Load { has_room: true, ..own };
+        loads[mine] = ThreadLoad { has_room: true, ..own };
         let to = assignee(&loads, mine);
         let with_room = loads.iter().filter(|load| load.has_room);
         let fewest = with_room.map(|load| load.given).min().unwrap_or(own.given);
