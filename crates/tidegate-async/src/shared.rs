@@ -53,7 +53,7 @@ pub(crate) struct State {
     pub(crate) finished: bool,
     /// The connection is gone.
     closed: bool,
-    pub(crate) draining: Draining,
+    pub(crate) draining: DrainWaiters,
     timers: BTreeMap<(Instant, u64), Waker>,
     next_timer: u64,
     now: Option<Instant>,
@@ -65,7 +65,7 @@ pub(crate) struct State {
 
 /// Whether the server drains, and the wakers of tasks waiting for that.
 #[derive(Default)]
-pub(crate) struct Draining {
+pub(crate) struct DrainWaiters {
     pub(crate) begun: bool,
     /// The code waits for the drain: it decides when the connection ends.
     pub(crate) watched: bool,

@@ -34,7 +34,7 @@ mod linux {
 
     use anyhow::{Context, anyhow};
     use tidegate::fastpath::layout::Rings;
-    use tidegate::fastpath::sockmap::{Group, Sockmap};
+    use tidegate::fastpath::sockmap::{ControlGroup, Sockmap};
     use tidegate::policy::FastPath;
     use tidegate::system as sys;
 
@@ -53,8 +53,8 @@ mod linux {
         // In this order: a permission error leaves no group behind.
         let mut map = Sockmap::load(args.connections).map_err(|e| Failure::Run(e.into()))?;
         let group = match &args.cgroup {
-            Some(path) => Group::at(path),
-            None => Group::own(),
+            Some(path) => ControlGroup::at(path),
+            None => ControlGroup::own(),
         };
         let group = group.map_err(|e| Failure::Run(e.into()))?;
         map.attach(&group).map_err(|e| Failure::Run(e.into()))?;
@@ -86,7 +86,7 @@ mod linux {
     /// Whether a sockmap can be created here. Tested with a control group, which is removed again.
     pub fn sockmap() -> Result<(), String> {
         let mut map = Sockmap::load(1).map_err(|e| e.to_string())?;
-        Group::own().and_then(|group| map.attach(&group)).map_err(|e| e.to_string())
+        ControlGroup::own().and_then(|group| map.attach(&group)).map_err(|e| e.to_string())
     }
 
     /// Waits until the command has ended; forwards a signal to it, once.

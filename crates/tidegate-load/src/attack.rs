@@ -56,7 +56,7 @@ impl Kind {
 
 /// What the attackers send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Speech {
+pub enum AttackSpeech {
     /// Requests for this target.
     Http,
     /// Bytes.
@@ -69,7 +69,7 @@ pub struct Attack {
     /// Target: an address of this machine.
     pub target: Target,
     /// What is sent.
-    pub speech: Speech,
+    pub speech: AttackSpeech,
     /// Duration.
     pub duration: Duration,
     /// Connections that send nothing.
@@ -328,7 +328,7 @@ mod tests {
                 host: addr.into(),
                 path: "/".into(),
             },
-            speech: Speech::Http,
+            speech: AttackSpeech::Http,
             duration: Duration::from_secs(1),
             silent: 1,
             trickle: 0,

@@ -75,7 +75,7 @@ impl EchoLoad {
     }
 
     /// Interval between messages of a connection, and the offset of its first one, so that its block sends evenly.
-    fn schedule(&self, tag: u64) -> Option<Schedule> {
+    fn schedule(&self, tag: u64) -> Option<EchoSchedule> {
         let rate = self.pace?;
         let part = self.run_state.plan.its_part();
         let (total, tag) = (part.connections(), part.number(tag));
@@ -83,12 +83,12 @@ impl EchoLoad {
         let block = (total - first.min(total - 1)).min(BLOCK as u64).max(1);
         let interval = Duration::from_secs_f64(block as f64 * self.pattern.size as f64 / rate as f64);
         let due = Instant::now() + interval.mul_f64((tag % BLOCK as u64) as f64 / block as f64);
-        Some(Schedule { interval, due })
+        Some(EchoSchedule { interval, due })
     }
 }
 
 #[derive(Clone, Copy)]
-struct Schedule {
+struct EchoSchedule {
     interval: Duration,
     due: Instant,
 }
@@ -99,7 +99,7 @@ pub(crate) struct EchoSession {
     pattern: Pattern,
     tag: u64,
     thread: usize,
-    schedule: Option<Schedule>,
+    schedule: Option<EchoSchedule>,
     window: usize,
     /// Messages to send in all.
     quota: u64,

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tidegate::policy::MinRate;
 use tidegate::{CloseReason, Model, Policy, Running, Server};
-use tidegate_load::attack::{Kind, KindReport, Speech};
+use tidegate_load::attack::{AttackSpeech, Kind, KindReport};
 use tidegate_load::{Attack, AttackReport, Security, Target, attack};
 use tidegate_services::{Echo, Http};
 
 /// Longer than any of this takes on a busy machine; each attack ends as soon as it has shown what it is to show.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-fn attack_on(server: &Running, speech: Speech) -> Attack {
+fn attack_on(server: &Running, speech: AttackSpeech) -> Attack {
     let endpoint = server.local_addr().clone();
     let host = endpoint.to_string();
     Attack {
@@ -58,7 +58,7 @@ fn until(attack_plan: &Attack, kind: Kind, enough: impl Fn(&KindReport) -> bool)
 #[test]
 fn who_never_speaks_is_ended_by_the_server_and_comes_again() {
     let server = http(hasty());
-    let plan = Attack { silent: 3, ..attack_on(&server, Speech::Http) };
+    let plan = Attack { silent: 3, ..attack_on(&server, AttackSpeech::Http) };
     until(&plan, Kind::Silent, |seen| seen.opened > 6 && seen.ended_by_server() > 3);
     assert!(server.stats().closed_by(CloseReason::FirstByteTimeout) > 3);
     assert_eq!(server.stats().bytes_in, 0);
@@ -67,7 +67,7 @@ fn who_never_speaks_is_ended_by_the_server_and_comes_again() {
 #[test]
 fn who_trickles_is_ended_by_the_server_although_bytes_come() {
     let server = http(hasty());
-    let plan = Attack { trickle: 3, ..attack_on(&server, Speech::Http) };
+    let plan = Attack { trickle: 3, ..attack_on(&server, AttackSpeech::Http) };
     until(&plan, Kind::Trickle, |seen| seen.reset_by_server > 3);
     assert!(server.stats().closed_by(CloseReason::MinRate) > 0);
     assert!(server.stats().bytes_in > 0);
@@ -76,7 +76,7 @@ fn who_trickles_is_ended_by_the_server_although_bytes_come() {
 #[test]
 fn who_floods_and_never_reads_is_ended_by_the_server() {
     let server = http(hasty());
-    let plan = Attack { flood: 3, ..attack_on(&server, Speech::Http) };
+    let plan = Attack { flood: 3, ..attack_on(&server, AttackSpeech::Http) };
     until(&plan, Kind::Flood, |seen| seen.reset_by_server > 3);
     let stats = server.stats();
     assert!(stats.closed_by(CloseReason::MinRate) + stats.closed_by(CloseReason::SendTimeout) > 0);
@@ -85,7 +85,7 @@ fn who_floods_and_never_reads_is_ended_by_the_server() {
 #[test]
 fn who_finishes_in_mid_request_is_closed_and_resets_are_counted() {
     let server = http(hasty());
-    let plan = Attack { half_open: 3, resets_per_s: 100, ..attack_on(&server, Speech::Http) };
+    let plan = Attack { half_open: 3, resets_per_s: 100, ..attack_on(&server, AttackSpeech::Http) };
     until(&plan, Kind::HalfOpen, |seen| seen.closed_by_server > 3);
     until(&plan, Kind::Reset, |seen| seen.ended_by_attacker > 10);
     assert!(server.stats().closed_by(CloseReason::Reset) > 0);
@@ -96,7 +96,7 @@ fn a_patient_server_keeps_everybody() {
     let patient = Policy::default().first_byte_timeout(None).drain_timeout(Duration::ZERO);
     let server = Server::new(Echo).policy(patient).model(Model::Poll);
     let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
-    let plan = Attack { silent: 5, trickle: 5, ..attack_on(&server, Speech::Bytes) };
+    let plan = Attack { silent: 5, trickle: 5, ..attack_on(&server, AttackSpeech::Bytes) };
     let report = attack(&plan, |report| match report.has_begun() && server.stats().bytes_in >= 5 {
         true => ControlFlow::Break(()),
         false => ControlFlow::Continue(()),

@@ -83,7 +83,7 @@ impl Side {
 
 /// How a direction ends after its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum End {
+enum PipeEnd {
     #[default]
     Open,
     /// The stream has ended; the other direction may go on.
@@ -99,7 +99,7 @@ struct Pipe {
     pieces: VecDeque<Bytes>,
     tail: BytesMut,
     bytes: usize,
-    end: End,
+    end: PipeEnd,
     /// There was no room for everything received.
     writer_waits: bool,
     /// The receiving connection is gone.
@@ -126,7 +126,7 @@ impl Pipe {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct LinkState {
     /// Indexed by the side that the bytes come from.
     pipes: [Mutex<Pipe>; 2],
     /// The waker of each side's session; set when it is opened.
@@ -139,7 +139,7 @@ struct Shared {
 /// return.
 #[derive(Debug)]
 pub struct Link {
-    shared: Arc<Shared>,
+    shared: Arc<LinkState>,
     side: Side,
     /// The session left input, because there was no room for it.
     held: bool,
@@ -158,7 +158,7 @@ pub struct Link {
 /// one that replies. Each direction holds at most `bytes`.
 #[must_use]
 pub fn pair(bytes: usize) -> (Link, Link) {
-    let shared = Shared { pipes: Default::default(), wakers: Default::default(), most: bytes.max(1) };
+    let shared = LinkState { pipes: Default::default(), wakers: Default::default(), most: bytes.max(1) };
     let near = Link::of(Arc::new(shared), Side::Near);
     let far = near.other();
     (near, far)
@@ -171,7 +171,7 @@ impl Link {
         Self::of(self.shared.clone(), self.side.other())
     }
 
-    fn of(shared: Arc<Shared>, side: Side) -> Self {
+    fn of(shared: Arc<LinkState>, side: Side) -> Self {
         Self {
             shared,
             side,
@@ -231,7 +231,7 @@ impl Link {
 
     /// The stream has ended: ends the other one after its bytes.
     pub fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.finish(End::Finished);
+        self.finish(PipeEnd::Finished);
         self.ended = true;
         if self.side == Side::Far {
             self.last = Some(Side::Far); // there will be no answer any more
@@ -258,12 +258,14 @@ impl Link {
         *incoming = Pipe { end: incoming.end, is_read_by_nobody: true, ..Pipe::default() };
         drop(incoming);
         self.finish(match why {
-            CloseReason::Finished | CloseReason::IdleTimeout | CloseReason::FirstByteTimeout => End::Closed,
-            _ => End::Reset,
+            CloseReason::Finished | CloseReason::IdleTimeout | CloseReason::FirstByteTimeout => {
+                PipeEnd::Closed
+            }
+            _ => PipeEnd::Reset,
         });
     }
 
-    fn finish(&self, end: End) {
+    fn finish(&self, end: PipeEnd) {
         self.pipe_of(self.side).end = end;
         self.wake_other();
     }
@@ -279,13 +281,13 @@ impl Link {
             moved = true;
         }
         let resumes = pipe.bytes <= self.shared.most / 2 && std::mem::take(&mut pipe.writer_waits);
-        let end = if pipe.bytes == 0 { pipe.end } else { End::Open };
+        let end = if pipe.bytes == 0 { pipe.end } else { PipeEnd::Open };
         drop(pipe);
         if resumes {
             self.wake_other();
         }
-        self.other_ended |= end != End::Open;
-        if moved || end != End::Open {
+        self.other_ended |= end != PipeEnd::Open;
+        if moved || end != PipeEnd::Open {
             self.last = match self.side {
                 Side::Far if !moved => self.last,
                 side => Some(side.other()),
@@ -293,10 +295,10 @@ impl Link {
             self.say_what_it_awaits(out);
         }
         match end {
-            End::Open => Flow::Continue,
-            End::Finished => Flow::Shutdown,
-            End::Closed => Flow::Close,
-            End::Reset => self.reset(out),
+            PipeEnd::Open => Flow::Continue,
+            PipeEnd::Finished => Flow::Shutdown,
+            PipeEnd::Closed => Flow::Close,
+            PipeEnd::Reset => self.reset(out),
         }
     }
 

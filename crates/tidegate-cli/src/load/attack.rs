@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tidegate::{StartError, system};
-use tidegate_load::attack::{KindReport, Speech};
+use tidegate_load::attack::{AttackSpeech, KindReport};
 use tidegate_load::{Attack, AttackReport, LoadError, Target, attack};
 
 use super::args::model;
@@ -87,7 +87,7 @@ impl AttackArgs {
     fn plan(&self) -> Result<Attack, Failure> {
         let plan = Attack {
             target: Target::parse(&self.target).map_err(usage)?,
-            speech: if self.target.starts_with("http://") { Speech::Http } else { Speech::Bytes },
+            speech: if self.target.starts_with("http://") { AttackSpeech::Http } else { AttackSpeech::Bytes },
             duration: self.duration,
             silent: self.silent,
             trickle: self.trickle,

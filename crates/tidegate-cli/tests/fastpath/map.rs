@@ -9,7 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use tidegate::fastpath::sockmap::{Group, Sockmap};
+use tidegate::fastpath::sockmap::{ControlGroup, Sockmap};
 use tidegate_os::socket::segments;
 
 use crate::harness;
@@ -53,7 +53,7 @@ fn deadline() -> Deadline {
 
 /// Whether this process may do it at all.
 fn may() -> bool {
-    Sockmap::load(1).and_then(|mut map| Group::own().and_then(|group| map.attach(&group))).is_ok()
+    Sockmap::load(1).and_then(|mut map| ControlGroup::own().and_then(|group| map.attach(&group))).is_ok()
 }
 
 fn fastpath(args: &[&str]) -> Command {
@@ -169,7 +169,7 @@ struct Echoing {
 }
 
 impl Echoing {
-    fn start(group: Option<&Group>) -> Self {
+    fn start(group: Option<&ControlGroup>) -> Self {
         let [me, rest @ ..] = role();
         let mut command = Command::new(me);
         command.args(rest).env(ROLE, "echo").stdout(Stdio::piped());
@@ -215,10 +215,10 @@ fn bytes_of_unchanged_programs_do_not_go_by_tcp() {
 }
 
 /// A group for a test; removed at the end.
-fn somewhere(name: &str) -> (Group, PathBuf) {
-    let own = Group::own().expect("a group");
+fn somewhere(name: &str) -> (ControlGroup, PathBuf) {
+    let own = ControlGroup::own().expect("a group");
     let path = own.path().with_file_name(format!("tidegate-test-{name}-{}", std::process::id()));
-    (Group::at(&path).expect("another"), path)
+    (ControlGroup::at(&path).expect("another"), path)
 }
 
 fn it_may_be_killed_while_connections_are_in_the_map() {

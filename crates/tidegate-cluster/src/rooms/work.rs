@@ -54,9 +54,9 @@ pub fn understand(bytes: &[u8]) {
             let _ = federation.receive("tide", &batch, tidegate_services::chat::Batched::Elsewhere, 0);
         }
     }
-    match wire::Tell::read(bytes) {
-        Ok(wire::Tell::Beat { name, .. }) => assert!(crate::text::is_name(&name)),
-        Ok(wire::Tell::Here { node, room, members, nicks }) => {
+    match wire::NodeMessage::read(bytes) {
+        Ok(wire::NodeMessage::Beat { name, .. }) => assert!(crate::text::is_name(&name)),
+        Ok(wire::NodeMessage::Here { node, room, members, nicks }) => {
             let nicks = nicks.into_iter().map(Arc::from).collect();
             let residents = tidegate_services::chat::Residents { members, nicks };
             assert_eq!(federation.set_residents(node, &room, residents), Ok(()));

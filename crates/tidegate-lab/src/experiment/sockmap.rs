@@ -4,7 +4,7 @@
 mod here {
     use std::path::Path;
 
-    use tidegate::fastpath::sockmap::{Group, Sockmap, SockmapError};
+    use tidegate::fastpath::sockmap::{ControlGroup, Sockmap, SockmapError};
 
     /// More than a window has.
     const CONNECTIONS: u32 = 1024;
@@ -12,13 +12,13 @@ mod here {
     /// A map, and the control group whose programs use it.
     pub(in crate::experiment) struct Way {
         map: Sockmap,
-        group: Group,
+        group: ControlGroup,
     }
 
     impl Way {
         pub(in crate::experiment) fn open() -> Result<Self, SockmapError> {
             let mut map = Sockmap::load(CONNECTIONS)?;
-            let group = Group::own()?;
+            let group = ControlGroup::own()?;
             map.attach(&group)?;
             Ok(Self { map, group })
         }

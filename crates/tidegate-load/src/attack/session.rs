@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Origin, Outbox, Peer, Refusal, Service, Session};
 
-use super::{Attack, Kind, Speech};
+use super::{Attack, AttackSpeech, Kind};
 
 /// How long a connection that is to be reset in mid-request waits for its first bytes to arrive.
 const BEFORE_RESET: Duration = Duration::from_millis(50);
@@ -71,13 +71,13 @@ impl Attackers {
     pub(super) fn new(attack: &Attack, notices: Sender<Notice>) -> Self {
         let (host, path) = (&attack.target.host, &attack.target.path);
         let words = match attack.speech {
-            Speech::Http => {
+            AttackSpeech::Http => {
                 let begun = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Slow: ");
                 let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
                 let flood = request.repeat(FLOOD_BYTES / request.len() + 1);
                 Words { begun: begun.into(), flood: flood.into() }
             }
-            Speech::Bytes => Words { begun: "attack".into(), flood: "x".repeat(FLOOD_BYTES).into() },
+            AttackSpeech::Bytes => Words { begun: "attack".into(), flood: "x".repeat(FLOOD_BYTES).into() },
         };
         Self { notices, words: Arc::new(words) }
     }

@@ -11,11 +11,11 @@ use tidegate::{
 
 use super::ChatPlan;
 use super::record::{RoomEvent, Stamp, read};
-use super::shared::{Begin, Shared};
+use super::shared::{Begin, ChatShared};
 use super::wire::{Heard, hear, hello, say};
 
 /// Makes members.
-pub(super) struct ChatLoad(pub(super) Arc<Shared>);
+pub(super) struct ChatLoad(pub(super) Arc<ChatShared>);
 
 impl Service for ChatLoad {
     type Session = Member;
@@ -41,7 +41,7 @@ impl Service for ChatLoad {
 }
 
 pub(super) struct Member {
-    shared: Arc<Shared>,
+    shared: Arc<ChatShared>,
     index: usize,
     thread: usize,
     /// The handshake, if there is one, is over.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::Model;
 
 use super::ChatPlan;
-use super::shared::Shared;
+use super::shared::ChatShared;
 use super::wire::Speech;
 use crate::histogram::encode;
 use crate::report::{Latency, TlsReport};
@@ -126,7 +126,7 @@ impl ChatReport {
     }
 
     /// Brings together what the threads have heard. Nobody hears anything any more.
-    pub(super) fn enter(&mut self, plan: &ChatPlan, shared: &Shared, all_in: bool) {
+    pub(super) fn enter(&mut self, plan: &ChatPlan, shared: &ChatShared, all_in: bool) {
         let (mut latency, mut delay, mut to_all) = (histogram(), histogram(), histogram());
         let mut rooms: Vec<_> = (0..plan.rooms).map(|_| super::record::Record::default()).collect();
         for mut thread_stats in shared.all_stats() {

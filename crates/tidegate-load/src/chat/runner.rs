@@ -11,7 +11,7 @@ use super::deaf::Deaf;
 use super::member::ChatLoad;
 use super::report::ChatReport;
 use super::seconds::Seconds;
-use super::shared::{Begin, Shared};
+use super::shared::{Begin, ChatShared};
 use crate::plan::{Amount, LoadError};
 use crate::report::{Phase, TlsReport};
 use crate::runner::start;
@@ -39,7 +39,7 @@ pub fn run_chat(
     // What it cannot raise it has to do with.
     let _ = system::raise_descriptor_limit();
     plan.check()?;
-    let shared = Arc::new(Shared::new(plan.clone(), interrupted.clone()));
+    let shared = Arc::new(ChatShared::new(plan.clone(), interrupted.clone()));
     // Who speaks does so when it is due and not 50 µs later; where that cannot be asked for, the report shows the
     // delay.
     let _ = system::exact_sleeps();
@@ -47,7 +47,7 @@ pub fn run_chat(
     let load = ChatLoad(shared.clone());
     let (client, tls) = start(&plan.target(0).endpoint, plan.tls.as_ref(), load, plan.policy(), model)?;
     let mut report = ChatReport::new(plan, client.model());
-    let mut run = Run { plan, shared: &shared, client: &client, observer, told: Instant::now() };
+    let mut run = ChatRun { plan, shared: &shared, client: &client, observer, told: Instant::now() };
     let all_in = run.conduct(&mut report);
     client.stop();
     client.join();
@@ -56,16 +56,16 @@ pub fn run_chat(
     Ok(report)
 }
 
-struct Run<'a, F> {
+struct ChatRun<'a, F> {
     plan: &'a ChatPlan,
-    shared: &'a Shared,
+    shared: &'a ChatShared,
     client: &'a RunningClient,
     observer: F,
     /// When the observer was last told something.
     told: Instant,
 }
 
-impl<F: FnMut(Phase<'_>)> Run<'_, F> {
+impl<F: FnMut(Phase<'_>)> ChatRun<'_, F> {
     /// Everything while there are connections; whether all members were in.
     fn conduct(&mut self, report: &mut ChatReport) -> bool {
         let begun = Instant::now();

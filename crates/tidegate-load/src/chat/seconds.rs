@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::ChatPlan;
-use super::shared::{Progress, Shared};
+use super::shared::{ChatShared, Progress};
 use crate::measurement::Measurement;
 use crate::report::{Latency, Second, Status};
 use crate::thread_stats::histogram;
@@ -41,7 +41,7 @@ impl Seconds {
     pub(super) fn turn(
         &mut self,
         plan: &ChatPlan,
-        shared: &Shared,
+        shared: &ChatShared,
         progress: &Progress,
     ) -> Option<FinishedSecond> {
         let now = Instant::now();

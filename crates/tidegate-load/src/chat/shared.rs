@@ -39,7 +39,7 @@ pub(super) struct Progress {
     pub(super) spared: u64,
 }
 
-pub(super) struct Shared {
+pub(super) struct ChatShared {
     pub(super) plan: ChatPlan,
     joined: AtomicUsize,
     failed: AtomicUsize,
@@ -61,7 +61,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl ChatShared {
     pub(super) fn new(plan: ChatPlan, interrupted: Arc<AtomicBool>) -> Self {
         let thread_stats = || ChatThreadStats {
             rooms: (0..plan.rooms).map(|_| Record::default()).collect(),

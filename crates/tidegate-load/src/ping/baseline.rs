@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use tidegate::fastpath::layout::{End, RingMemory, Rings};
+use tidegate::fastpath::layout::{LinkEnd, RingMemory, Rings};
 use tidegate::fastpath::ring::{Ended, Reader, Writer};
 use tidegate::system::handover;
 
@@ -38,7 +38,7 @@ pub fn baseline_echo(ready: impl FnOnce(&str)) -> io::Result<()> {
     let [memory] = <[_; 1]>::try_from(memory).map_err(|_| io::Error::other("the caller sent no memory"))?;
     let rings = Rings::open(&memory, RING)?;
     (&caller).write_all(&[1])?;
-    let (reader, writer) = rings.sides(End::Listener);
+    let (reader, writer) = rings.sides(LinkEnd::Listener);
     let mut side = Side { reader, writer };
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -59,7 +59,7 @@ pub fn baseline_ping(name: &str, size: usize, time: Duration) -> io::Result<Ping
     let (rings, memory) = Rings::create(RING)?;
     handover::send(&socket, &[1], &[memory.as_fd()])?;
     handover::receive(&socket, &mut [0; 1])?;
-    let (reader, writer) = rings.sides(End::Dialler);
+    let (reader, writer) = rings.sides(LinkEnd::Dialler);
     let mut side = Side { reader, writer };
     let message = vec![7; size];
     let mut back = vec![0; size];

@@ -19,7 +19,7 @@ use tidegate::{Client, Dial, Endpoint, Model, Policy, RunningClient};
 #[cfg(target_os = "linux")]
 pub use baseline::{baseline_echo, baseline_ping};
 pub use report::{Jitter, PingReport, RoundTrip};
-use session::{PingLoad, Shared, Stage};
+use session::{PingLoad, PingShared, PingStage};
 
 use crate::plan::{Amount, LoadError};
 use crate::procs::sample;
@@ -99,7 +99,7 @@ impl PingPlan {
 /// [`LoadError`] if it cannot start. Later errors are in the report.
 pub fn ping(interrupted: &AtomicBool, plan: &PingPlan) -> Result<PingReport, LoadError> {
     plan.check()?;
-    let shared = Arc::new(Shared::new(plan));
+    let shared = Arc::new(PingShared::new(plan));
     let mut client = Client::new(PingLoad(shared.clone())).policy(plan.policy());
     if let Some(model) = plan.model {
         client = client.model(model);
@@ -108,7 +108,12 @@ pub fn ping(interrupted: &AtomicBool, plan: &PingPlan) -> Result<PingReport, Loa
     Ok(conduct(interrupted, plan, &shared, client))
 }
 
-fn conduct(interrupted: &AtomicBool, plan: &PingPlan, shared: &Shared, client: RunningClient) -> PingReport {
+fn conduct(
+    interrupted: &AtomicBool,
+    plan: &PingPlan,
+    shared: &PingShared,
+    client: RunningClient,
+) -> PingReport {
     let model = client.model();
     for tag in 0..plan.connections as u64 {
         // The queue of dials is longer than the most connections allowed.
@@ -122,7 +127,7 @@ fn conduct(interrupted: &AtomicBool, plan: &PingPlan, shared: &Shared, client: R
     }
     let before = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))));
     let begun = Instant::now();
-    shared.set(Stage::Measuring);
+    shared.set(PingStage::Measuring);
     let patience = match plan.amount {
         Amount::Time(time) => time,
         Amount::Requests(_) => Duration::MAX,
@@ -130,7 +135,7 @@ fn conduct(interrupted: &AtomicBool, plan: &PingPlan, shared: &Shared, client: R
     // Ends early if nobody is left who could send.
     shared.wait(interrupted, patience, |count| count.ended + count.failed >= all);
     let passed = begun.elapsed();
-    shared.set(Stage::Over);
+    shared.set(PingStage::Over);
     report.generator = before.0.until(&sample(None), passed);
     if let (Some(before), Some(pid)) = (&before.1, plan.server_pid) {
         report.server = before.until(&sample(Some(pid)), passed);

@@ -8,7 +8,7 @@ use tidegate::Model;
 use tidegate::policy::Wait;
 
 use super::PingPlan;
-use super::session::Shared;
+use super::session::PingShared;
 use crate::histogram::encode;
 use crate::verdict::{Share, Warning};
 
@@ -152,7 +152,7 @@ impl PingReport {
     }
 
     /// Enters what the sessions have left.
-    pub(super) fn enter(&mut self, shared: &Shared, passed: Duration) {
+    pub(super) fn enter(&mut self, shared: &PingShared, passed: Duration) {
         let state = shared.state();
         self.connected = state.count.stand;
         self.elapsed_s = passed.as_secs_f64();

@@ -23,7 +23,7 @@ const NAP: Duration = Duration::from_millis(50);
 /// Where the run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(super) enum Stage {
+pub(super) enum PingStage {
     /// Round trips do not count yet.
     WarmingUp,
     Measuring,
@@ -32,7 +32,7 @@ pub(super) enum Stage {
 }
 
 /// What all sessions share. They touch nothing but `stage` while messages fly.
-pub(super) struct Shared {
+pub(super) struct PingShared {
     begun: Instant,
     stage: AtomicU8,
     message: Bytes,
@@ -66,7 +66,7 @@ pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds")
 }
 
-impl Shared {
+impl PingShared {
     pub(super) fn new(plan: &PingPlan) -> Self {
         let quota = match plan.amount {
             Amount::Requests(n) => n.div_ceil(plan.connections as u64),
@@ -77,7 +77,7 @@ impl Shared {
             (0..plan.size as u64).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
         Self {
             begun: Instant::now(),
-            stage: AtomicU8::new(Stage::WarmingUp as u8),
+            stage: AtomicU8::new(PingStage::WarmingUp as u8),
             message: message.into(),
             quota,
             state: Mutex::new(State {
@@ -95,11 +95,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set(&self, stage: Stage) {
+    pub(super) fn set(&self, stage: PingStage) {
         self.stage.store(stage as u8, Relaxed);
     }
 
-    fn is(&self, stage: Stage) -> bool {
+    fn is(&self, stage: PingStage) -> bool {
         self.stage.load(Relaxed) == stage as u8
     }
 
@@ -131,7 +131,7 @@ impl Shared {
 }
 
 /// Makes ping-pong sessions.
-pub(super) struct PingLoad(pub(super) Arc<Shared>);
+pub(super) struct PingLoad(pub(super) Arc<PingShared>);
 
 impl Service for PingLoad {
     type Session = PingSession;
@@ -160,7 +160,7 @@ impl Service for PingLoad {
 
 /// One connection with one message in flight.
 pub(super) struct PingSession {
-    shared: Arc<Shared>,
+    shared: Arc<PingShared>,
     /// When the message in flight left, in nanoseconds of the run, and how that is written.
     sent_at: u64,
     stamp: [u8; STAMP],
@@ -207,10 +207,10 @@ impl PingSession {
     fn answered(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.in_flight = false;
         let now = self.now();
-        if self.shared.is(Stage::Measuring) {
+        if self.shared.is(PingStage::Measuring) {
             self.nanos.saturating_record((now - self.sent_at).max(1));
         }
-        if self.shared.is(Stage::Over) || self.nanos.len() >= self.shared.quota {
+        if self.shared.is(PingStage::Over) || self.nanos.len() >= self.shared.quota {
             return self.end();
         }
         self.send(now, out);

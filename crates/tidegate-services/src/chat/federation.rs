@@ -15,7 +15,7 @@ use super::counters::{FederationCounters, FederationCounts, add};
 use super::outside::{self, Implausible, is_name};
 use super::registry::RoomRegistry;
 use super::remote::{Happened, Residents};
-use super::room::Fault;
+use super::room::RoomFault;
 
 /// What rooms need of the bridge; they never wait for it.
 pub(super) struct BridgeLink {
@@ -42,13 +42,13 @@ impl BridgeLink {
     }
 
     /// Whether events can reach the other nodes.
-    pub(super) fn check(&self) -> Result<(), Fault> {
-        if self.counters.is_cut_off.load(Relaxed) { Err(self.refuse(Fault::CutOff)) } else { Ok(()) }
+    pub(super) fn check(&self) -> Result<(), RoomFault> {
+        if self.counters.is_cut_off.load(Relaxed) { Err(self.refuse(RoomFault::CutOff)) } else { Ok(()) }
     }
 
-    pub(super) fn refuse(&self, fault: Fault) -> Fault {
+    pub(super) fn refuse(&self, fault: RoomFault) -> RoomFault {
         match fault {
-            Fault::CutOff => add(&self.counters.refused_cut_off),
+            RoomFault::CutOff => add(&self.counters.refused_cut_off),
             _ => add(&self.counters.refused_busy),
         }
         fault

@@ -11,7 +11,7 @@ use super::counters::add;
 use super::limits::ChatLimits;
 use super::pace::Pace;
 use super::registry::RoomRegistry;
-use super::room::{Fault, News, Notice, Room};
+use super::room::{News, Notice, Room, RoomFault};
 use crate::websocket::frame::{SharedText, send_text};
 
 /// The member's protocol.
@@ -121,7 +121,7 @@ impl Member {
     }
 
     fn obey(&mut self, command: Command<'_>, out: &mut Outbox<'_>) -> Result<(), String> {
-        let text = |fault: Fault| fault.to_string();
+        let text = |fault: RoomFault| fault.to_string();
         match command {
             Command::Nothing | Command::Quit => Ok(()),
             Command::Say(said) => {
@@ -159,7 +159,7 @@ impl Member {
         here.ok_or_else(|| "join a room first: /join ROOM [NICK]".to_owned())
     }
 
-    fn join(&mut self, name: &str, nick: Option<&str>, out: &mut Outbox<'_>) -> Result<(), Fault> {
+    fn join(&mut self, name: &str, nick: Option<&str>, out: &mut Outbox<'_>) -> Result<(), RoomFault> {
         self.leave();
         let nick: Arc<str> = match (nick, &self.nick) {
             (Some(nick), _) => nick.into(),
@@ -179,7 +179,7 @@ impl Member {
         Ok(())
     }
 
-    fn rename(&mut self, new: &str, out: &mut Outbox<'_>) -> Result<(), Fault> {
+    fn rename(&mut self, new: &str, out: &mut Outbox<'_>) -> Result<(), RoomFault> {
         let nick = match (&self.nick, &self.membership) {
             (Some(old), _) if &**old == new => old.clone(),
             (Some(old), Some(membership)) => membership.room.rename(old, new, &self.registry.limits)?,

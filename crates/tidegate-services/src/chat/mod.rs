@@ -44,7 +44,7 @@ pub use remote::{Happened, Residents};
 pub use session::ChatSession;
 
 use crate::http::Access;
-use crate::websocket::Front;
+use crate::websocket::WebSocketShared;
 use federation::BridgeLink;
 use registry::RoomRegistry;
 use web::WebMembers;
@@ -53,7 +53,7 @@ use web::WebMembers;
 #[derive(Debug)]
 pub struct Chat {
     registry: Arc<RoomRegistry>,
-    web: Arc<Front<WebMembers>>,
+    web: Arc<WebSocketShared<WebMembers>>,
 }
 
 impl Chat {
@@ -75,7 +75,10 @@ impl Chat {
 
     fn of(registry: Arc<RoomRegistry>) -> Self {
         let (limits, access) = (registry.limits.websocket(), Access::default());
-        Self { web: Arc::new(Front { service: WebMembers::new(registry.clone()), limits, access }), registry }
+        Self {
+            web: Arc::new(WebSocketShared { service: WebMembers::new(registry.clone()), limits, access }),
+            registry,
+        }
     }
 
     /// Sets the host names that browsers may use, and the origins whose pages may join. Default: addresses and
@@ -83,7 +86,7 @@ impl Chat {
     #[must_use]
     pub fn with_access(self, access: Access) -> Self {
         let (service, limits) = (WebMembers::new(self.registry.clone()), self.registry.limits.websocket());
-        Self { web: Arc::new(Front { service, limits, access }), ..self }
+        Self { web: Arc::new(WebSocketShared { service, limits, access }), ..self }
     }
 
     /// Its counters; valid while the service runs.

@@ -11,7 +11,7 @@ use tidegate::Mailbox;
 use super::counters::ChatCounters;
 use super::federation::BridgeLink;
 use super::limits::ChatLimits;
-use super::room::{Fault, Room, Welcome};
+use super::room::{Room, RoomFault, Welcome};
 
 /// All rooms, by name.
 pub(super) struct RoomRegistry {
@@ -53,10 +53,10 @@ impl RoomRegistry {
         name: &str,
         nick: &str,
         address: &Mailbox<Infallible>,
-    ) -> Result<(Arc<Room>, Welcome), Fault> {
+    ) -> Result<(Arc<Room>, Welcome), RoomFault> {
         // Held to the end: a room that is empty until then may be evicted.
         let mut rooms = self.lock();
-        let room = self.find_or_make_in(&mut rooms, name).ok_or(Fault::Rooms)?;
+        let room = self.find_or_make_in(&mut rooms, name).ok_or(RoomFault::Rooms)?;
         let welcome = room.enter(nick, address, &self.limits)?;
         Ok((room, welcome))
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::room::Fault;
+use super::room::RoomFault;
 
 /// An event of a room, without its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,10 +62,10 @@ pub(super) struct RemoteRoom {
 
 impl RemoteRoom {
     /// Queues an event until it can be passed on.
-    pub(super) fn wait(&mut self, happened: Happened, most_bytes: usize) -> Result<(), Fault> {
+    pub(super) fn wait(&mut self, happened: Happened, most_bytes: usize) -> Result<(), RoomFault> {
         let cost = happened.cost();
         if self.waiting_bytes + cost > most_bytes {
-            return Err(Fault::Busy);
+            return Err(RoomFault::Busy);
         }
         self.waiting_bytes += cost;
         self.waiting.push_back(happened);
@@ -132,7 +132,7 @@ mod tests {
         let mut remote = RemoteRoom::default();
         remote.wait(said("one"), 80).unwrap();
         remote.wait(said("two"), 80).unwrap();
-        assert_eq!(remote.wait(said("three"), 80), Err(Fault::Busy));
+        assert_eq!(remote.wait(said("three"), 80), Err(RoomFault::Busy));
         remote.passed_on(1);
         remote.wait(said("four"), 80).unwrap();
         assert_eq!(remote.waiting(), [said("two"), said("four")]);

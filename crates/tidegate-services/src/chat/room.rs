@@ -32,7 +32,7 @@ pub(super) struct Notice {
 
 /// Why an action is refused, shown to the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum RoomFault {
     #[error("the room is full")]
     Full,
     #[error("the limit of rooms is reached, and none of them is empty")]
@@ -50,10 +50,10 @@ pub(super) struct Room {
     name: Arc<str>,
     /// For a federated room.
     link: Option<Arc<BridgeLink>>,
-    state: Mutex<State>,
+    state: Mutex<RoomState>,
 }
 
-struct State {
+struct RoomState {
     /// The number of the last event.
     last: u64,
     group: Group,
@@ -83,7 +83,7 @@ pub(super) struct Census {
 
 impl Room {
     pub(super) fn new(id: u64, name: &str, link: Option<Arc<BridgeLink>>) -> Self {
-        let state = State {
+        let state = RoomState {
             last: 0,
             group: Group::default(),
             nicks: BTreeSet::new(),
@@ -102,7 +102,7 @@ impl Room {
         &self.name
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RoomState> {
         // No code that can panic runs under the lock, and the room is consistent at every step.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,14 +119,14 @@ impl Room {
         nick: &str,
         address: &Mailbox<Infallible>,
         limits: &ChatLimits,
-    ) -> Result<Welcome, Fault> {
+    ) -> Result<Welcome, RoomFault> {
         self.check()?;
         let mut state = self.lock();
         if state.members() >= limits.members {
-            return Err(Fault::Full);
+            return Err(RoomFault::Full);
         }
         if state.has(nick) {
-            return Err(Fault::Taken);
+            return Err(RoomFault::Taken);
         }
         let members = state.members() + 1;
         if members <= limits.announced {
@@ -154,11 +154,11 @@ impl Room {
     }
 
     /// Renames a member.
-    pub(super) fn rename(&self, old: &str, new: &str, limits: &ChatLimits) -> Result<Arc<str>, Fault> {
+    pub(super) fn rename(&self, old: &str, new: &str, limits: &ChatLimits) -> Result<Arc<str>, RoomFault> {
         self.check()?;
         let mut state = self.lock();
         if state.has(new) {
-            return Err(Fault::Taken);
+            return Err(RoomFault::Taken);
         }
         if state.members() <= limits.announced {
             self.happen(&mut state, Happened::noted(format!("{old} ~ {new}")), limits)?;
@@ -171,7 +171,7 @@ impl Room {
     }
 
     /// Sends a message to everybody in the room, and returns its number, if that is known yet.
-    pub(super) fn say(&self, nick: &str, text: &str, limits: &ChatLimits) -> Result<Option<u64>, Fault> {
+    pub(super) fn say(&self, nick: &str, text: &str, limits: &ChatLimits) -> Result<Option<u64>, RoomFault> {
         self.check()?;
         let mut state = self.lock();
         self.happen(&mut state, Happened::said(format!("{nick}: {text}")), limits)?;
@@ -186,7 +186,12 @@ impl Room {
     }
 
     /// The only path for events: delivered immediately or, in a federated room, when its place in the order is known.
-    fn happen(&self, state: &mut State, happened: Happened, limits: &ChatLimits) -> Result<(), Fault> {
+    fn happen(
+        &self,
+        state: &mut RoomState,
+        happened: Happened,
+        limits: &ChatLimits,
+    ) -> Result<(), RoomFault> {
         let (Some(link), Some(remote)) = (&self.link, &mut state.remote) else {
             return state.publish(self.id, &happened, limits);
         };
@@ -195,7 +200,7 @@ impl Room {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    fn check(&self) -> Result<(), RoomFault> {
         self.link.as_ref().map_or(Ok(()), |link| link.check())
     }
 
@@ -285,7 +290,7 @@ impl Room {
     }
 }
 
-impl State {
+impl RoomState {
     /// Members here and elsewhere.
     fn members(&self) -> usize {
         self.group.len().saturating_add(self.remote.as_ref().map_or(0, RemoteRoom::members))
@@ -297,7 +302,7 @@ impl State {
 
     /// Whether a batch with this first number comes next. Members are notified of a gap before it; if that fails,
     /// nothing is changed: a member that missed the notice would take the next numbers for old ones.
-    fn follows(&mut self, room: u64, first: u64, batched: Batched) -> Result<bool, Fault> {
+    fn follows(&mut self, room: u64, first: u64, batched: Batched) -> Result<bool, RoomFault> {
         let Some(remote) = &self.remote else { return Ok(false) };
         let was_known = remote.is_known;
         let next = self.last + 1;
@@ -322,11 +327,11 @@ impl State {
     }
 
     /// The only path to members: assigns the next number, and sends the event to all members or to none.
-    fn publish(&mut self, room: u64, happened: &Happened, limits: &ChatLimits) -> Result<(), Fault> {
+    fn publish(&mut self, room: u64, happened: &Happened, limits: &ChatLimits) -> Result<(), RoomFault> {
         let number = self.last + 1;
         let text = SharedText::new(&format!("#{number} {}", happened.text));
         let news = Arc::new(News { room, number, text });
-        self.group.send(news.clone()).map_err(|_| Fault::Busy)?;
+        self.group.send(news.clone()).map_err(|_| RoomFault::Busy)?;
         self.last = number;
         if happened.said {
             self.remember(news, limits);
@@ -334,9 +339,9 @@ impl State {
         Ok(())
     }
 
-    fn notice(&self, room: u64, text: &str, restart: Option<u64>) -> Result<(), Fault> {
+    fn notice(&self, room: u64, text: &str, restart: Option<u64>) -> Result<(), RoomFault> {
         let notice = Notice { room, text: SharedText::new(text), restart };
-        self.group.send(Arc::new(notice)).map_err(|_| Fault::Busy)
+        self.group.send(Arc::new(notice)).map_err(|_| RoomFault::Busy)
     }
 
     fn remember(&mut self, news: Arc<News>, limits: &ChatLimits) {

@@ -9,16 +9,16 @@ use super::member::{Member, Speaks};
 use super::registry::RoomRegistry;
 use super::web::WebMembers;
 use crate::http::head::is_token;
-use crate::websocket::{Front, WebSocketSession};
+use crate::websocket::{WebSocketSession, WebSocketShared};
 
 /// One connection of the messenger.
-pub struct ChatSession(State);
+pub struct ChatSession(ChatState);
 
-enum State {
+enum ChatState {
     /// Too few bytes to decide.
     New {
         registry: Arc<RoomRegistry>,
-        web: Arc<Front<WebMembers>>,
+        web: Arc<WebSocketShared<WebMembers>>,
         peer: Peer,
         /// Some bytes arrived; the rest of the first line has a time limit.
         timed: bool,
@@ -57,13 +57,17 @@ fn is_request(input: &[u8], line_bytes: usize) -> Option<bool> {
 }
 
 impl ChatSession {
-    pub(super) fn new(registry: Arc<RoomRegistry>, web: Arc<Front<WebMembers>>, peer: Peer) -> Self {
-        Self(State::New { registry, web, peer, timed: false })
+    pub(super) fn new(
+        registry: Arc<RoomRegistry>,
+        web: Arc<WebSocketShared<WebMembers>>,
+        peer: Peer,
+    ) -> Self {
+        Self(ChatState::New { registry, web, peer, timed: false })
     }
 
     /// Detects the protocol; `false` if that is not possible yet.
     fn decide(&mut self, input: &[u8], out: &mut Outbox<'_>) -> bool {
-        let State::New { registry, web, peer, timed } = &mut self.0 else { return true };
+        let ChatState::New { registry, web, peer, timed } = &mut self.0 else { return true };
         let limits = registry.limits;
         let Some(is_request) = is_request(input, limits.line_bytes) else {
             let due = web.limits.request_timeout.and_then(|limit| out.now().checked_add(limit));
@@ -79,10 +83,10 @@ impl ChatSession {
         self.0 = if is_request {
             let mut session = WebSocketSession::new(web.clone(), peer.clone());
             session.on_open(out); // always continues: nothing was written yet
-            State::Web(session)
+            ChatState::Web(session)
         } else {
             let member = Member::new(registry.clone(), Speaks::Lines);
-            State::Lines(LineMember { member, line_bytes: limits.line_bytes })
+            ChatState::Lines(LineMember { member, line_bytes: limits.line_bytes })
         };
         true
     }
@@ -94,34 +98,36 @@ impl Session for ChatSession {
             return Consumed::bytes(0);
         }
         match &mut self.0 {
-            State::New { .. } => Consumed::bytes(0),
-            State::Lines(lines) => lines.on_bytes(input, out),
-            State::Web(web) => web.on_bytes(input, out),
+            ChatState::New { .. } => Consumed::bytes(0),
+            ChatState::Lines(lines) => lines.on_bytes(input, out),
+            ChatState::Web(web) => web.on_bytes(input, out),
         }
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match &mut self.0 {
-            State::New { timed: true, .. } if matches!(mail, Mail::Timer) => Flow::Abort,
-            State::New { .. } => Flow::Continue,
-            State::Lines(lines) => lines.on_mail(mail, out),
-            State::Web(web) => web.on_mail(mail, out),
+            ChatState::New { timed: true, .. } if matches!(mail, Mail::Timer) => Flow::Abort,
+            ChatState::New { .. } => Flow::Continue,
+            ChatState::Lines(lines) => lines.on_mail(mail, out),
+            ChatState::Web(web) => web.on_mail(mail, out),
         }
     }
 
     fn on_leave(&mut self, out: &mut Outbox<'_>) {
         match &mut self.0 {
-            State::New { .. } => {}
-            State::Lines(lines) => lines.member.send_line("= the server is stopping; reconnect later", out),
-            State::Web(web) => web.on_leave(out),
+            ChatState::New { .. } => {}
+            ChatState::Lines(lines) => {
+                lines.member.send_line("= the server is stopping; reconnect later", out)
+            }
+            ChatState::Web(web) => web.on_leave(out),
         }
     }
 
     fn on_close(&mut self, why: CloseReason) {
         match &mut self.0 {
-            State::New { .. } => {}
-            State::Lines(lines) => lines.member.leave(),
-            State::Web(web) => web.on_close(why),
+            ChatState::New { .. } => {}
+            ChatState::Lines(lines) => lines.member.leave(),
+            ChatState::Web(web) => web.on_close(why),
         }
     }
 }

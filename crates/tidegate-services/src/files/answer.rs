@@ -9,7 +9,7 @@ use tidegate::Outbox;
 use super::cache::Clock;
 use super::coding::quality;
 use super::conditions::{Asked, Preconditions, verdict};
-use super::range::{Part, Wanted, wanted};
+use super::range::{Part, WantedRange, wanted};
 use super::store::{Content, Document, Variant};
 use super::transfer::{Segment, Transfer};
 use crate::http::answer::{http_date, refusal, said};
@@ -39,7 +39,8 @@ pub(super) fn answer(
         }
         if let Content::Memory(body) = &mut variant.content {
             let body = std::mem::take(body);
-            let head = Head { document_type: &document.content_type, varies, variant, request, clock };
+            let head =
+                ResponseHead { document_type: &document.content_type, varies, variant, request, clock };
             let mut whole = head.whole().into_bytes();
             let behind = whole.len();
             whole.extend_from_slice(&body);
@@ -50,7 +51,7 @@ pub(super) fn answer(
             return None;
         }
     }
-    let head = Head { document_type: &document.content_type, varies, variant, request, clock };
+    let head = ResponseHead { document_type: &document.content_type, varies, variant, request, clock };
     head.answer(asked, out)
 }
 
@@ -66,7 +67,7 @@ fn pick(document: &Document, asked: Asked<'_>) -> usize {
 }
 
 /// The inputs of a response's head.
-struct Head<'a> {
+struct ResponseHead<'a> {
     document_type: &'a str,
     varies: bool,
     variant: &'a Variant,
@@ -74,7 +75,7 @@ struct Head<'a> {
     clock: &'a Clock,
 }
 
-impl Head<'_> {
+impl ResponseHead<'_> {
     fn answer(&self, asked: Asked<'_>, out: &mut Outbox<'_>) -> Option<Transfer> {
         let variant = self.variant;
         let range = match verdict(asked, &variant.etag, variant.modified) {
@@ -90,14 +91,14 @@ impl Head<'_> {
                 return None;
             }
         };
-        match range.map_or(Wanted::Whole, |range| wanted(range, variant.length)) {
-            Wanted::Whole => self.send(self.whole(), &[Part { first: 0, bytes: variant.length }], out),
-            Wanted::Nothing => {
+        match range.map_or(WantedRange::Whole, |range| wanted(range, variant.length)) {
+            WantedRange::Whole => self.send(self.whole(), &[Part { first: 0, bytes: variant.length }], out),
+            WantedRange::Nothing => {
                 let length = format!("Content-Range: bytes */{}\r\n", variant.length);
                 self.refuse(Status::RangeNotSatisfiable, "the range is outside of the file", &length, out);
                 None
             }
-            Wanted::Parts(parts) if parts.len() == 1 => {
+            WantedRange::Parts(parts) if parts.len() == 1 => {
                 let length = parts[0].bytes;
                 let range = parts[0].said(variant.length);
                 let fields = format!(
@@ -107,7 +108,7 @@ impl Head<'_> {
                 );
                 self.send(self.head("206 Partial Content", &fields), &parts, out)
             }
-            Wanted::Parts(parts) => Some(self.multipart(&parts)),
+            WantedRange::Parts(parts) => Some(self.multipart(&parts)),
         }
     }
 

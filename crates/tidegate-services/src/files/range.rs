@@ -21,7 +21,7 @@ impl Part {
 
 /// The result of a Range field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum WantedRange {
     /// Not understood, or too many parts: 200.
     Whole,
     /// 206.
@@ -31,15 +31,15 @@ pub(super) enum Wanted {
 }
 
 /// Evaluates the field for a file of this length.
-pub(super) fn wanted(value: &[u8], length: u64) -> Wanted {
+pub(super) fn wanted(value: &[u8], length: u64) -> WantedRange {
     let unit = value.get(..6).filter(|unit| unit.eq_ignore_ascii_case(b"bytes="));
-    let Some(set) = unit.and_then(|_| value.get(6..)) else { return Wanted::Whole };
+    let Some(set) = unit.and_then(|_| value.get(6..)) else { return WantedRange::Whole };
     let mut parts = Vec::new();
     let mut total = 0_u64;
     for (count, spec) in list(set).filter(|spec| !spec.is_empty()).enumerate() {
-        let Some(part) = part(spec, length) else { return Wanted::Whole };
+        let Some(part) = part(spec, length) else { return WantedRange::Whole };
         if count >= MOST_PARTS {
-            return Wanted::Whole;
+            return WantedRange::Whole;
         }
         if let Some(part) = part {
             total = total.saturating_add(part.bytes);
@@ -47,11 +47,11 @@ pub(super) fn wanted(value: &[u8], length: u64) -> Wanted {
         }
     }
     match parts.len() {
-        0 if list(set).all(<[u8]>::is_empty) => Wanted::Whole,
-        0 => Wanted::Nothing,
+        0 if list(set).all(<[u8]>::is_empty) => WantedRange::Whole,
+        0 => WantedRange::Nothing,
         // The same bytes repeatedly.
-        _ if total > length => Wanted::Whole,
-        _ => Wanted::Parts(parts),
+        _ if total > length => WantedRange::Whole,
+        _ => WantedRange::Parts(parts),
     }
 }
 
@@ -87,8 +87,8 @@ fn number(digits: &[u8]) -> Option<Option<u64>> {
 mod tests {
     use super::*;
 
-    fn parts(parts: &[(u64, u64)]) -> Wanted {
-        Wanted::Parts(parts.iter().map(|&(first, bytes)| Part { first, bytes }).collect())
+    fn parts(parts: &[(u64, u64)]) -> WantedRange {
+        WantedRange::Parts(parts.iter().map(|&(first, bytes)| Part { first, bytes }).collect())
     }
 
     #[test]
@@ -103,30 +103,30 @@ mod tests {
             ("Bytes=0-0, 2-2 ,-1", parts(&[(0, 1), (2, 1), (999, 1)])),
             ("bytes=0-0,,5000-", parts(&[(0, 1)])),
             ("bytes=0-99999999999999999999999", parts(&[(0, 1000)])),
-            ("bytes=1000-", Wanted::Nothing),
-            ("bytes=-0", Wanted::Nothing),
-            ("bytes=99999999999999999999999-", Wanted::Nothing),
-            ("bytes=", Wanted::Whole),
-            ("bytes=-", Wanted::Whole),
-            ("bytes=,", Wanted::Whole),
-            ("bytes=2-1", Wanted::Whole),
-            ("bytes=a-b", Wanted::Whole),
-            ("bytes=0-1,x", Wanted::Whole),
-            ("bytes=+1-2", Wanted::Whole),
-            ("lines=0-1", Wanted::Whole),
-            ("bytes", Wanted::Whole),
-            ("", Wanted::Whole),
+            ("bytes=1000-", WantedRange::Nothing),
+            ("bytes=-0", WantedRange::Nothing),
+            ("bytes=99999999999999999999999-", WantedRange::Nothing),
+            ("bytes=", WantedRange::Whole),
+            ("bytes=-", WantedRange::Whole),
+            ("bytes=,", WantedRange::Whole),
+            ("bytes=2-1", WantedRange::Whole),
+            ("bytes=a-b", WantedRange::Whole),
+            ("bytes=0-1,x", WantedRange::Whole),
+            ("bytes=+1-2", WantedRange::Whole),
+            ("lines=0-1", WantedRange::Whole),
+            ("bytes", WantedRange::Whole),
+            ("", WantedRange::Whole),
         ] {
             assert_eq!(wanted(value.as_bytes(), 1000), expected, "{value}");
         }
-        assert_eq!(wanted(b"bytes=0-", 0), Wanted::Nothing);
+        assert_eq!(wanted(b"bytes=0-", 0), WantedRange::Nothing);
     }
 
     #[test]
     fn a_flood_of_ranges_gets_the_whole_file() {
         let many = |n: usize| format!("bytes={}", (0..n).map(|i| format!("{i}-{i},")).collect::<String>());
-        assert!(matches!(wanted(many(MOST_PARTS).as_bytes(), 1000), Wanted::Parts(_)));
-        assert_eq!(wanted(many(MOST_PARTS + 1).as_bytes(), 1000), Wanted::Whole);
-        assert_eq!(wanted(b"bytes=0-,0-", 1000), Wanted::Whole);
+        assert!(matches!(wanted(many(MOST_PARTS).as_bytes(), 1000), WantedRange::Parts(_)));
+        assert_eq!(wanted(many(MOST_PARTS + 1).as_bytes(), 1000), WantedRange::Whole);
+        assert_eq!(wanted(b"bytes=0-,0-", 1000), WantedRange::Whole);
     }
 }

@@ -21,12 +21,12 @@ const WINDOW_BYTES: u64 = 1 << 20;
 pub(super) struct Transfer {
     content: Content,
     segments: VecDeque<Segment>,
-    reading: Reading,
+    reading: ReadAhead,
 }
 
 /// Whether the next bytes of the file are read before they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reading {
+enum ReadAhead {
     /// Not checked yet.
     Unknown,
     /// A job reads them.
@@ -43,7 +43,7 @@ pub(super) enum Segment {
 
 impl Transfer {
     pub(super) fn new(content: &Content) -> Self {
-        Self { content: content.clone(), segments: VecDeque::with_capacity(2), reading: Reading::Unknown }
+        Self { content: content.clone(), segments: VecDeque::with_capacity(2), reading: ReadAhead::Unknown }
     }
 
     pub(super) fn push(&mut self, segment: Segment) {
@@ -52,12 +52,12 @@ impl Transfer {
 
     /// Whether a job reads the next bytes.
     pub(super) fn waits(&self) -> bool {
-        self.reading == Reading::UnderWay
+        self.reading == ReadAhead::UnderWay
     }
 
     /// The job has finished.
     pub(super) fn was_read(&mut self) {
-        self.reading = Reading::Done;
+        self.reading = ReadAhead::Done;
     }
 
     /// Appends as much as the outbox has room for.
@@ -76,13 +76,13 @@ impl Transfer {
                     }
                     Content::File(file) => {
                         let step = part.bytes.min(WINDOW_BYTES);
-                        if self.reading == Reading::Unknown {
+                        if self.reading == ReadAhead::Unknown {
                             self.reading = warm(file, part.first, step, out);
                         }
-                        if self.reading == Reading::UnderWay {
+                        if self.reading == ReadAhead::UnderWay {
                             return Answered::UnderWay;
                         }
-                        self.reading = Reading::Unknown;
+                        self.reading = ReadAhead::Unknown;
                         out.file(FileRange::new(file.clone(), part.first, step as usize));
                         part.first += step;
                         part.bytes -= step;
@@ -99,10 +99,10 @@ impl Transfer {
 
 /// Ensures that sending these bytes does not block an I/O thread on the disk. Only the last byte is checked: the kernel
 /// reads files ahead, from front to end.
-fn warm(file: &Arc<File>, at: u64, bytes: u64, out: &mut Outbox<'_>) -> Reading {
+fn warm(file: &Arc<File>, at: u64, bytes: u64, out: &mut Outbox<'_>) -> ReadAhead {
     let cold = read_cached(file, &mut [0], at + bytes - 1);
     if !matches!(&cold, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
-        return Reading::Done;
+        return ReadAhead::Done;
     }
     let mut range = FileRange::new(file.clone(), at, bytes as usize);
     let job = move || {
@@ -114,5 +114,5 @@ fn warm(file: &Arc<File>, at: u64, bytes: u64, out: &mut Outbox<'_>) -> Reading 
         }
     };
     // If the job queue is full, the bytes are read while they are sent.
-    if out.offload(job).is_ok() { Reading::UnderWay } else { Reading::Done }
+    if out.offload(job).is_ok() { ReadAhead::UnderWay } else { ReadAhead::Done }
 }

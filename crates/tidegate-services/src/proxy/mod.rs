@@ -101,14 +101,14 @@ pub enum ProxyOptionsError {
 
 /// State shared by all connections of a proxy.
 #[derive(Debug)]
-struct Shared {
+struct ProxyShared {
     options: ProxyOptions,
     upstreams: Arc<Upstreams>,
 }
 
 /// The proxy service; see the [module](self).
 #[derive(Debug)]
-pub struct Proxy(Arc<Shared>);
+pub struct Proxy(Arc<ProxyShared>);
 
 impl Proxy {
     /// Creates a proxy to these servers.
@@ -134,7 +134,7 @@ impl Proxy {
             return Err(ProxyOptionsError::NoBytes);
         }
         let upstreams = Arc::new(Upstreams::new(upstreams, &options));
-        Ok(Self(Arc::new(Shared { options, upstreams })))
+        Ok(Self(Arc::new(ProxyShared { options, upstreams })))
     }
 
     /// The upstream servers and their counters; valid while the service runs, and after.

@@ -9,7 +9,7 @@ use tidegate::link::{self, Link};
 use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Session, system};
 
 use super::upstreams::Lease;
-use super::{ATTEMPTS, Shared, header};
+use super::{ATTEMPTS, ProxyShared, header};
 
 /// Retry interval when this process lacks a resource for a dial.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The session of a client.
 #[derive(Debug)]
 pub struct ProxySession {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     client: Option<SocketAddr>,
     /// Where the client has connected to.
     destination: Option<SocketAddr>,
@@ -29,7 +29,7 @@ pub struct ProxySession {
 }
 
 impl ProxySession {
-    pub(super) fn new(shared: Arc<Shared>, peer: &Peer) -> Self {
+    pub(super) fn new(shared: Arc<ProxyShared>, peer: &Peer) -> Self {
         let (link, _) = link::pair(shared.options.link_bytes);
         Self {
             shared,

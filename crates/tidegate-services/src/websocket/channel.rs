@@ -25,7 +25,7 @@ pub(super) struct Channel {
 }
 
 /// The content at the front of the input.
-pub(super) enum Step {
+pub(super) enum ChannelStep {
     /// An incomplete frame.
     Part,
     /// A frame of this many bytes that the session does not see.
@@ -48,9 +48,9 @@ impl Channel {
     }
 
     /// Handles the frame at the front of the input.
-    pub(super) fn step(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Step {
+    pub(super) fn step(&mut self, input: &[u8], out: &mut Outbox<'_>) -> ChannelStep {
         let (bytes, data) = match front(input) {
-            Ok(None) => return Step::Part,
+            Ok(None) => return ChannelStep::Part,
             Ok(Some((header, head, payload))) => {
                 let room = self.message_bytes - self.collected;
                 let data = matches!(header.opcode, OpCode::Data(_)).then_some((payload, header.is_final));
@@ -63,7 +63,7 @@ impl Channel {
                 }
                 let whole = head + payload as usize; // bounded by the two checks above
                 if input.len() < whole {
-                    return Step::Part;
+                    return ChannelStep::Part;
                 }
                 (whole, data)
             }
@@ -75,14 +75,14 @@ impl Channel {
         }
         let mut pipe = Pipe { input: &input[..bytes], out };
         match self.context.read(&mut pipe) {
-            Ok(message @ (Message::Text(_) | Message::Binary(_))) => Step::Message(bytes, message),
+            Ok(message @ (Message::Text(_) | Message::Binary(_))) => ChannelStep::Message(bytes, message),
             // A pong or the answer to a close is due.
             Ok(_) => match self.context.flush(&mut pipe) {
-                Ok(()) => Step::Passed(bytes),
-                Err(_) => Step::Over,
+                Ok(()) => ChannelStep::Passed(bytes),
+                Err(_) => ChannelStep::Over,
             },
-            Err(Error::Io(e)) if e.kind() == io::ErrorKind::WouldBlock => Step::Passed(bytes),
-            Err(Error::ConnectionClosed | Error::AlreadyClosed) => Step::Over,
+            Err(Error::Io(e)) if e.kind() == io::ErrorKind::WouldBlock => ChannelStep::Passed(bytes),
+            Err(Error::ConnectionClosed | Error::AlreadyClosed) => ChannelStep::Over,
             Err(e) => self.fail(code(&e), out),
         }
     }
@@ -95,10 +95,10 @@ impl Channel {
     }
 
     #[cold]
-    fn fail(&mut self, code: CloseCode, out: &mut Outbox<'_>) -> Step {
+    fn fail(&mut self, code: CloseCode, out: &mut Outbox<'_>) -> ChannelStep {
         out.set_buffered(0);
         self.close(code, "", out);
-        Step::Over
+        ChannelStep::Over
     }
 }
 

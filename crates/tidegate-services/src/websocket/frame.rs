@@ -60,10 +60,10 @@ fn send(out: &mut Outbox<'_>, kind: Data, payload: &[u8]) {
 }
 
 /// The header of a frame that is a whole message.
-fn head(kind: Data, length: usize) -> Head {
+fn head(kind: Data, length: usize) -> FrameHead {
     let header =
         FrameHeader { is_final: true, opcode: OpCode::Data(kind), mask: None, ..FrameHeader::default() };
-    let mut head = Head { bytes: [0; 10], length: 0 };
+    let mut head = FrameHead { bytes: [0; 10], length: 0 };
     let mut room = &mut head.bytes[..];
     // An unmasked header has at most 10 bytes (RFC 6455, section 5.2), so it fits.
     let written = header.format(length as u64, &mut room);
@@ -72,12 +72,12 @@ fn head(kind: Data, length: usize) -> Head {
     head
 }
 
-struct Head {
+struct FrameHead {
     bytes: [u8; 10],
     length: usize,
 }
 
-impl Head {
+impl FrameHead {
     fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.length]
     }

@@ -175,11 +175,11 @@ impl WebSocketLimits {
 /// # Ok::<(), tidegate_services::websocket::WebSocketLimitsError>(())
 /// ```
 #[derive(Debug)]
-pub struct WebSocket<S>(Arc<Front<S>>);
+pub struct WebSocket<S>(Arc<WebSocketShared<S>>);
 
 /// State shared by all connections.
 #[derive(Debug)]
-pub(crate) struct Front<S> {
+pub(crate) struct WebSocketShared<S> {
     pub(crate) service: S,
     pub(crate) limits: WebSocketLimits,
     pub(crate) access: Access,
@@ -195,7 +195,7 @@ impl<S: MessageService> WebSocket<S> {
     /// The same, for these host names and origins.
     #[must_use]
     pub fn with_access(service: S, limits: WebSocketLimits, access: Access) -> Self {
-        Self(Arc::new(Front { service, limits, access }))
+        Self(Arc::new(WebSocketShared { service, limits, access }))
     }
 }
 

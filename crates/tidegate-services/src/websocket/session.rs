@@ -5,17 +5,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidegate::{Activity, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
-use super::channel::{Channel, Step};
+use super::channel::{Channel, ChannelStep};
 use super::request::{self, Wants};
-use super::{CloseCode, Front, HEAD_BYTES, MessageFlow, MessageService, MessageSession};
+use super::{CloseCode, HEAD_BYTES, MessageFlow, MessageService, MessageSession, WebSocketShared};
 use crate::http::answer::{date_now, refusal};
 use crate::http::fault::{Fault, Status};
 use crate::http::head::{self, Connection, Head, Scan, Spoken};
 
 /// One connection that begins with a WebSocket request.
-pub struct WebSocketSession<S: MessageService>(State<S>);
+pub struct WebSocketSession<S: MessageService>(WebSocketState<S>);
 
-enum State<S: MessageService> {
+enum WebSocketState<S: MessageService> {
     /// Waiting for the request.
     Asking(Asking<S>),
     /// Established.
@@ -26,7 +26,7 @@ enum State<S: MessageService> {
 
 /// An incomplete request.
 struct Asking<S> {
-    front: Arc<Front<S>>,
+    front: Arc<WebSocketShared<S>>,
     peer: Peer,
     scan: Scan,
 }
@@ -44,7 +44,7 @@ enum Reply<M> {
 impl<S: MessageService> Asking<S> {
     /// Responds to a complete request.
     fn reply(&self, head: &Head, spoken: Spoken<'_>) -> Result<Reply<S::Session>, Fault> {
-        let Front { service, access, .. } = &*self.front;
+        let WebSocketShared { service, access, .. } = &*self.front;
         access.check_host(spoken.authority)?;
         let path = spoken.target;
         let page = || service.page(path).ok_or_else(not_found);
@@ -69,15 +69,15 @@ fn not_found() -> Fault {
 }
 
 impl<S: MessageService> WebSocketSession<S> {
-    pub(crate) fn new(front: Arc<Front<S>>, peer: Peer) -> Self {
-        Self(State::Asking(Asking { front, peer, scan: Scan::new() }))
+    pub(crate) fn new(front: Arc<WebSocketShared<S>>, peer: Peer) -> Self {
+        Self(WebSocketState::Asking(Asking { front, peer, scan: Scan::new() }))
     }
 
     /// Handles an incomplete request.
     fn on_request(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let mut used = 0;
         let (bytes, reply) = loop {
-            let State::Asking(asking) = &mut self.0 else { return Consumed::all(input) };
+            let WebSocketState::Asking(asking) = &mut self.0 else { return Consumed::all(input) };
             let rest = input.get(used..).unwrap_or_default();
             let mut scan = asking.scan;
             let read = |head: Head, spoken: Spoken<'_>| (head.bytes, asking.reply(&head, spoken));
@@ -114,7 +114,7 @@ impl<S: MessageService> WebSocketSession<S> {
     }
 
     fn end(&mut self, input: &[u8]) -> Consumed {
-        self.0 = State::Over;
+        self.0 = WebSocketState::Over;
         Consumed::all(input).then(Flow::Linger)
     }
 
@@ -127,13 +127,13 @@ impl<S: MessageService> WebSocketSession<S> {
         input: &[u8],
         head: usize,
     ) -> Consumed {
-        let State::Asking(Asking { front, .. }) = &self.0 else { return Consumed::all(input) };
+        let WebSocketState::Asking(Asking { front, .. }) = &self.0 else { return Consumed::all(input) };
         let mut channel = Channel::new(front.limits.message_bytes);
         out.wake_never();
         out.write(answer.as_bytes());
         let flow = session.on_open(out);
         let flow = follow(flow, &mut channel, out);
-        self.0 = State::Open { session, channel };
+        self.0 = WebSocketState::Open { session, channel };
         if flow != Flow::Continue {
             return Consumed::all(input).then(flow);
         }
@@ -143,13 +143,13 @@ impl<S: MessageService> WebSocketSession<S> {
 
     /// Handles complete frames while the outbox has room for the responses, and the session accepts more.
     fn on_frames(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        let State::Open { session, channel } = &mut self.0 else { return Consumed::all(input) };
+        let WebSocketState::Open { session, channel } = &mut self.0 else { return Consumed::all(input) };
         let mut used = 0;
         while !out.is_full() && session.takes_more() {
             match channel.step(input.get(used..).unwrap_or_default(), out) {
-                Step::Part => break,
-                Step::Passed(bytes) => used += bytes,
-                Step::Message(bytes, message) => {
+                ChannelStep::Part => break,
+                ChannelStep::Passed(bytes) => used += bytes,
+                ChannelStep::Message(bytes, message) => {
                     used += bytes;
                     let flow = session.on_message(message, out);
                     let flow = follow(flow, channel, out);
@@ -157,7 +157,7 @@ impl<S: MessageService> WebSocketSession<S> {
                         return Consumed::all(input).then(flow);
                     }
                 }
-                Step::Over => return Consumed::all(input).then(Flow::Linger),
+                ChannelStep::Over => return Consumed::all(input).then(Flow::Linger),
             }
         }
         hold_input(session, out);
@@ -184,7 +184,7 @@ fn follow(flow: MessageFlow, channel: &mut Channel, out: &mut Outbox<'_>) -> Flo
 
 impl<S: MessageService> Session for WebSocketSession<S> {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        if let State::Asking(asking) = &self.0
+        if let WebSocketState::Asking(asking) = &self.0
             && let Some(due) =
                 asking.front.limits.request_timeout.and_then(|limit| out.now().checked_add(limit))
         {
@@ -195,32 +195,32 @@ impl<S: MessageService> Session for WebSocketSession<S> {
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         match &self.0 {
-            State::Open { .. } => self.on_frames(input, out),
-            State::Asking(_) => self.on_request(input, out),
-            State::Over => Consumed::all(input),
+            WebSocketState::Open { .. } => self.on_frames(input, out),
+            WebSocketState::Asking(_) => self.on_request(input, out),
+            WebSocketState::Over => Consumed::all(input),
         }
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match (&mut self.0, mail) {
-            (State::Open { session, channel }, mail) => {
+            (WebSocketState::Open { session, channel }, mail) => {
                 let flow = session.on_mail(mail, out);
                 hold_input(session, out);
                 follow(flow, channel, out)
             }
-            (State::Asking(_), Mail::Timer) => Flow::Abort,
+            (WebSocketState::Asking(_), Mail::Timer) => Flow::Abort,
             _ => Flow::Continue,
         }
     }
 
     fn on_leave(&mut self, out: &mut Outbox<'_>) {
-        if let State::Open { channel, .. } = &mut self.0 {
+        if let WebSocketState::Open { channel, .. } = &mut self.0 {
             channel.close(CloseCode::Away, "the server is stopping", out);
         }
     }
 
     fn on_close(&mut self, why: CloseReason) {
-        if let State::Open { session, .. } = &mut self.0 {
+        if let WebSocketState::Open { session, .. } = &mut self.0 {
             session.on_close(why);
         }
     }

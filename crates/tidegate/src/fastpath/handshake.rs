@@ -9,8 +9,8 @@ use tidegate_os::socket::{Blocking, Stream, is_local};
 use tidegate_os::{abstract_socket, diag, handover};
 
 use super::closer::{Closer, PeerSocket};
-use super::layout::{End, Rings, State};
-use super::link::Link;
+use super::layout::{LinkEnd, OfferState, Rings};
+use super::link::MemoryLink;
 use super::protocol::{hello, name, same};
 use super::{Begun, Plain, Transports};
 use crate::policy::FastPath;
@@ -28,7 +28,7 @@ pub(crate) struct Handshake {
 /// The outcome of an offer.
 pub(crate) enum Outcome {
     /// The listener accepted it.
-    Link(Link),
+    Link(MemoryLink),
     /// The listener did not accept it: the connection uses TCP, and may still be connecting.
     Plain(Stream),
 }
@@ -89,8 +89,8 @@ impl Handshake {
 
     /// The listener closed the socket, or the dialler's timeout expired: the connection continues with the outcome.
     pub(crate) fn settle(self, transports: &Transports) -> Outcome {
-        if !self.rings.decide(State::Withdrawn) && self.rings.is_taken() {
-            return Outcome::Link(Link::new(self.tcp, &self.rings, End::Dialler));
+        if !self.rings.decide(OfferState::Withdrawn) && self.rings.is_taken() {
+            return Outcome::Link(MemoryLink::new(self.tcp, &self.rings, LinkEnd::Dialler));
         }
         let ended = abstract_socket::ended([self.control.socket()].into_iter());
         let answered = ended.is_ok_and(|ended| ended == [true]);

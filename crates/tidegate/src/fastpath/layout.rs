@@ -22,7 +22,7 @@ const RINGS_AT: [usize; 2] = [512, 1536];
 /// The outcome of an offer. Changed once, by the side that decides first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum State {
+pub enum OfferState {
     /// Nobody has decided yet.
     Offered = 0,
     /// The listener accepted: the rings carry the connection.
@@ -33,7 +33,7 @@ pub enum State {
 
 /// The end of the connection that this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum LinkEnd {
     /// The one that dialled, and made the memory.
     Dialler,
     /// The one that accepted.
@@ -77,28 +77,28 @@ impl Rings {
 
     /// Decides the outcome of the offer; `false` if it was decided already.
     #[must_use]
-    pub fn decide(&self, state: State) -> bool {
+    pub fn decide(&self, state: OfferState) -> bool {
         let word = self.memory.word(STATE_AT);
-        word.compare_exchange(State::Offered as u32, state as u32, AcqRel, Acquire).is_ok()
+        word.compare_exchange(OfferState::Offered as u32, state as u32, AcqRel, Acquire).is_ok()
     }
 
     /// Whether the listener accepted the offer.
     #[must_use]
     pub fn is_taken(&self) -> bool {
-        self.memory.word(STATE_AT).load(Acquire) == State::Taken as u32
+        self.memory.word(STATE_AT).load(Acquire) == OfferState::Taken as u32
     }
 
     /// The two ring sides of this end.
     #[must_use]
-    pub fn sides(&self, end: End) -> (Reader<RingMemory>, Writer<RingMemory>) {
+    pub fn sides(&self, end: LinkEnd) -> (Reader<RingMemory>, Writer<RingMemory>) {
         let ring_memory = |which: usize| RingMemory {
             memory: self.memory.clone(),
             words: RINGS_AT[which],
             bytes: HEAD + which * self.capacity,
         };
         let (reads, writes) = match end {
-            End::Dialler => (1, 0),
-            End::Listener => (0, 1),
+            LinkEnd::Dialler => (1, 0),
+            LinkEnd::Listener => (0, 1),
         };
         let capacity = self.capacity as u32; // at most `ring::MOST`
         (Reader::new(ring_memory(reads), capacity), Writer::new(ring_memory(writes), capacity))

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::Stream;
 
-use super::layout::{End, RingMemory, Rings};
+use super::layout::{LinkEnd, RingMemory, Rings};
 use super::ring::{Corrupt, Ended, Reader, Writer};
 
 /// Doorbell bytes; their value is ignored.
@@ -22,7 +22,7 @@ const MOST_BELLS: usize = 64;
 
 /// A connection over shared memory. Owned by one thread at a time.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct MemoryLink {
     tcp: Stream,
     reader: RefCell<Reader<RingMemory>>,
     writer: RefCell<Writer<RingMemory>>,
@@ -34,8 +34,8 @@ pub(crate) struct Link {
     leaves: Cell<Ended>,
 }
 
-impl Link {
-    pub(super) fn new(tcp: Stream, rings: &Rings, end: End) -> Self {
+impl MemoryLink {
+    pub(super) fn new(tcp: Stream, rings: &Rings, end: LinkEnd) -> Self {
         let (reader, writer) = rings.sides(end);
         Self {
             tcp,
@@ -170,14 +170,14 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for MemoryLink {
     fn drop(&mut self) {
         // Not a wake-up but the end of the TCP connection; the read that follows reports it.
         let _ = self.writer.borrow_mut().end(self.leaves.get());
     }
 }
 
-impl Link {
+impl MemoryLink {
     /// The TCP connection, which reports the end of the connection.
     pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         self.tcp.as_fd()

@@ -27,7 +27,7 @@ impl Rendezvous {
         match self.0 {}
     }
 
-    pub(crate) fn claim(&self, _: Stream, _: SocketAddr) -> Result<Link, Stream> {
+    pub(crate) fn claim(&self, _: Stream, _: SocketAddr) -> Result<MemoryLink, Stream> {
         match self.0 {}
     }
 }
@@ -47,7 +47,7 @@ pub(crate) struct Handshake(Infallible);
 
 #[allow(dead_code, reason = "of an offer that nobody can make")]
 pub(crate) enum Outcome {
-    Link(Link),
+    Link(MemoryLink),
     Plain(Stream),
 }
 
@@ -64,9 +64,9 @@ impl Handshake {
 }
 
 #[derive(Debug)]
-pub(crate) struct Link(Infallible);
+pub(crate) struct MemoryLink(Infallible);
 
-impl Link {
+impl MemoryLink {
     pub(crate) fn receive(&self, _: &mut [u8]) -> io::Result<usize> {
         match self.0 {}
     }
@@ -96,7 +96,7 @@ impl Link {
     }
 }
 
-impl Link {
+impl MemoryLink {
     pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         match self.0 {}
     }

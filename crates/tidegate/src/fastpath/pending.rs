@@ -27,7 +27,7 @@ const MOST_CLOSING: usize = 64;
 
 /// Shared configuration: which users may send offers, and the closing threads for each.
 #[derive(Debug)]
-pub(super) struct Context {
+pub(super) struct RendezvousContext {
     pub(super) addr: SocketAddr,
     pub(super) limits: FastPath,
     /// This process's user, and the one additional user allowed.
@@ -35,7 +35,7 @@ pub(super) struct Context {
     others: Closer,
 }
 
-impl Context {
+impl RendezvousContext {
     pub(super) fn new(addr: SocketAddr, limits: FastPath) -> io::Result<Self> {
         let own = abstract_socket::own_user();
         let users = [Some(own), limits.also_user.filter(|&user| user != own)].into_iter().flatten();
@@ -56,7 +56,7 @@ impl Context {
 
 /// A process that has connected and not sent anything yet.
 #[derive(Debug)]
-struct Caller {
+struct PendingCaller {
     socket: PeerSocket,
     user: u32,
     since: Instant,
@@ -79,7 +79,7 @@ pub(super) struct Pending {
     is_closed: bool,
     /// Callers cannot be accepted for now: no descriptor is left, or too many sockets are being closed.
     is_held_up: bool,
-    callers: VecDeque<Caller>,
+    callers: VecDeque<PendingCaller>,
     offers: Vec<PendingHandshake>,
 }
 
@@ -89,7 +89,7 @@ impl Pending {
     }
 
     /// Releases the name and disconnects all callers.
-    pub(super) fn close(&mut self, context: &Context) {
+    pub(super) fn close(&mut self, context: &RendezvousContext) {
         let callers =
             self.listener.take().map(|listener| abstract_socket::shut_down(&listener)).unwrap_or_default();
         callers.into_iter().for_each(|socket| drop(context.others.hold(socket)));
@@ -112,7 +112,7 @@ impl Pending {
     }
 
     /// Accepts callers, and turns those that sent an offer into offers.
-    pub(super) fn collect(&mut self, context: &Context, counters: &Counters, now: Instant) {
+    pub(super) fn collect(&mut self, context: &RendezvousContext, counters: &Counters, now: Instant) {
         self.is_held_up = !self.accept(context, counters, now);
         for _ in 0..self.callers.len() {
             let Some(caller) = self.callers.pop_front() else { return };
@@ -138,7 +138,7 @@ impl Pending {
     }
 
     /// Accepts pending callers; `false` if one cannot be accepted for now.
-    fn accept(&mut self, context: &Context, counters: &Counters, now: Instant) -> bool {
+    fn accept(&mut self, context: &RendezvousContext, counters: &Counters, now: Instant) -> bool {
         let Some(listener) = &self.listener else { return true };
         for _ in 0..MOST_CALLERS {
             // The owner is known only after the accept, so every closer must have room.
@@ -154,14 +154,14 @@ impl Pending {
                 counters.fast_paths_refused.add(1);
                 continue;
             };
-            self.callers.push_back(Caller { socket: closer.hold(socket), user: *user, since: now });
+            self.callers.push_back(PendingCaller { socket: closer.hold(socket), user: *user, since: now });
         }
         true
     }
 
     /// Keeps a valid offer, if its user is below the limit.
-    fn add(&mut self, caller: Caller, message: &[u8], counters: &Counters) {
-        let Caller { socket, user, since } = caller;
+    fn add(&mut self, caller: PendingCaller, message: &[u8], counters: &Counters) {
+        let PendingCaller { socket, user, since } = caller;
         let of_user = || self.offers.iter().filter(|offer| offer.user == user);
         match parse(message) {
             Some((from, to))
@@ -186,7 +186,7 @@ impl Pending {
     }
 
     /// Opens the listener if it is not open, and disconnects callers that are gone or timed out.
-    pub(super) fn sweep(&mut self, context: &Context, counters: &Counters, now: Instant) {
+    pub(super) fn sweep(&mut self, context: &RendezvousContext, counters: &Counters, now: Instant) {
         if self.listener.is_none() && !self.is_closed {
             // A failure was logged at the start.
             self.listener = abstract_socket::listen(&name(same(context.addr))).ok().map(Arc::new);
@@ -217,7 +217,7 @@ mod tests {
     fn who_has_sent_an_offer_is_no_silent_caller() {
         let to = SocketAddr::from(([127, 0, 0, 1], 1));
         let name = format!("tidegate-test-burst-{}", std::process::id());
-        let context = Context::new(to, FastPath::default()).unwrap();
+        let context = RendezvousContext::new(to, FastPath::default()).unwrap();
         let mut pending = Pending::new(Some(abstract_socket::listen(&name).unwrap()));
         let (counters, now) = (Counters::new(Writers::Many), Instant::now());
         let offer = |socket: &_, port| {

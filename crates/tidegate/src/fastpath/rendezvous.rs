@@ -15,9 +15,9 @@ use tidegate_os::socket::{Listener, Stream};
 use tidegate_os::waker::Waker;
 use tidegate_os::{abstract_socket, diag};
 
-use super::layout::{End, Rings, State};
-use super::link::Link;
-use super::pending::{Context, Pending, PendingHandshake};
+use super::layout::{LinkEnd, OfferState, Rings};
+use super::link::MemoryLink;
+use super::pending::{Pending, PendingHandshake, RendezvousContext};
 use super::protocol::{HELLO_BYTES, name, same};
 use super::{Plain, Transports};
 use crate::policy::FastPath;
@@ -29,15 +29,15 @@ const TICK: Duration = Duration::from_millis(50);
 /// Receives offers from diallers. Shared by all I/O threads.
 #[derive(Debug)]
 pub(crate) struct Rendezvous {
-    inner: Arc<Inner>,
+    inner: Arc<RendezvousState>,
     /// The accept thread; `Some` until dropped.
     thread: Option<JoinHandle<()>>,
 }
 
 /// State shared with the accept thread, which disconnects callers that are gone or timed out.
 #[derive(Debug)]
-struct Inner {
-    context: Context,
+struct RendezvousState {
+    context: RendezvousContext,
     pending: Mutex<Pending>,
     counters: Arc<Counters>,
     waker: Waker,
@@ -107,8 +107,8 @@ impl Rendezvous {
     }
 
     fn open(addr: SocketAddr, limits: FastPath, listener: Option<UnixListener>) -> io::Result<Self> {
-        let inner = Arc::new(Inner {
-            context: Context::new(addr, limits)?,
+        let inner = Arc::new(RendezvousState {
+            context: RendezvousContext::new(addr, limits)?,
             pending: Mutex::new(Pending::new(listener)),
             counters: Arc::new(Counters::new(Writers::Many)),
             waker: Waker::new()?,
@@ -128,12 +128,12 @@ impl Rendezvous {
     /// otherwise it is returned unchanged.
     ///
     /// A dialler sends its offer before it connects, so the offer is present when its connection is accepted.
-    pub(crate) fn claim(&self, tcp: Stream, peer: SocketAddr) -> Result<Link, Stream> {
+    pub(crate) fn claim(&self, tcp: Stream, peer: SocketAddr) -> Result<MemoryLink, Stream> {
         let inner = &*self.inner;
         for offer in inner.take(peer) {
             match inner.check(offer, &tcp, peer) {
                 // Closing the socket, which happens next, makes the dialler read the decision.
-                Ok(Some(rings)) => return Ok(Link::new(tcp, &rings, End::Listener)),
+                Ok(Some(rings)) => return Ok(MemoryLink::new(tcp, &rings, LinkEnd::Listener)),
                 Ok(None) => {} // withdrawn meanwhile
                 Err(e) => {
                     inner.counters.fast_paths_refused.add(1);
@@ -155,7 +155,7 @@ impl Drop for Rendezvous {
     }
 }
 
-impl Inner {
+impl RendezvousState {
     fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,7 +195,7 @@ impl Inner {
             return Err(HandshakeError::Foreign);
         }
         let rings = Rings::open(memory, self.context.limits.ring_bytes)?;
-        Ok(rings.decide(State::Taken).then_some(rings))
+        Ok(rings.decide(OfferState::Taken).then_some(rings))
     }
 
     /// The accept thread's loop. It waits only for callers and timeouts.

@@ -178,7 +178,7 @@ pub fn admission(fullness: Fullness, when_full: WhenFull) -> Admission {
 
 /// An I/O thread, as far as it matters for choosing which one serves the next connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct ThreadLoad {
     /// Connections assigned to it so far.
     pub given: u64,
     /// Connections it has open, or is about to open.
@@ -196,14 +196,14 @@ const LEAD: u64 = 8;
 /// most connections assigned to it are still open, connections are long-lived, a hand-over is cheap in comparison, and
 /// threads stay balanced.
 #[must_use]
-pub fn lead(mine: Load) -> u64 {
+pub fn lead(mine: ThreadLoad) -> u64 {
     if mine.open >= mine.given / 2 { 1 } else { LEAD }
 }
 
 /// The thread that serves the connection which thread `mine` has accepted and reserved a permit for: itself, unless it
 /// is [ahead](lead) of the one with the fewest assigned connections, and that one has room.
 #[must_use]
-pub fn assignee(loads: &[Load], mine: usize) -> usize {
+pub fn assignee(loads: &[ThreadLoad], mine: usize) -> usize {
     let with_room = loads.iter().enumerate().filter(|(_, load)| load.has_room);
     match (loads.get(mine), with_room.min_by_key(|(_, load)| load.given)) {
         (Some(own), Some((least, load))) if own.given >= load.given + lead(*own) => least,
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_thread_ahead_hands_on_to_the_one_with_the_fewest() {
-        let load = |given, open| Load { given, open, has_room: true };
+        let load = |given, open| ThreadLoad { given, open, has_room: true };
         let brief = |given| load(given, 0);
         assert_eq!(assignee(&[brief(107), brief(100), brief(104)], 0), 0, "not ahead by enough");
         assert_eq!(assignee(&[brief(108), brief(100), brief(104)], 0), 1);
@@ -292,14 +292,18 @@ mod tests {
             1,
             "the last one keeps what it accepts"
         );
-        assert_eq!(assignee(&[brief(108), Load { has_room: false, ..brief(0) }, brief(100)], 0), 2);
-        assert_eq!(assignee(&[brief(108), Load { has_room: false, ..brief(0) }], 0), 0, "nobody has room");
+        assert_eq!(assignee(&[brief(108), ThreadLoad { has_room: false, ..brief(0) }, brief(100)], 0), 2);
+        assert_eq!(
+            assignee(&[brief(108), ThreadLoad { has_room: false, ..brief(0) }], 0),
+            0,
+            "nobody has room"
+        );
         assert_eq!(assignee(&[brief(5)], 0), 0);
     }
 
     #[test]
     fn threads_whose_connections_stay_keep_step() {
-        let load = |given, open| Load { given, open, has_room: true };
+        let load = |given, open| ThreadLoad { given, open, has_room: true };
         assert_eq!(assignee(&[load(3, 3), load(3, 3)], 0), 0);
         assert_eq!(assignee(&[load(4, 4), load(3, 3)], 0), 1);
         assert_eq!(assignee(&[load(4, 1), load(3, 3)], 0), 0, "most of its connections have gone");
@@ -308,7 +312,7 @@ mod tests {
     #[test]
     fn a_thread_that_accepts_all_keeps_its_share() {
         for (threads, stay) in [(2, true), (4, false), (16, true), (16, false)] {
-            let mut loads = vec![Load { given: 0, open: 0, has_room: true }; threads];
+            let mut loads = vec![ThreadLoad { given: 0, open: 0, has_room: true }; threads];
             for _ in 0..10_000 {
                 let to = assignee(&loads, 0);
                 loads[to].given += 1;

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use super::outbox::{Outbox, SessionState};
 use super::panics::{Contained, contain};
-use super::queue::{Files, Pieces, Queue};
+use super::queue::{Files, Pieces, SendQueue};
 use super::timers::Resolution;
 use crate::policy::Policy;
 use crate::policy::sends::FILE_QUANTUM;
@@ -29,7 +29,7 @@ use shortage::Shortage;
 
 /// The state of a connection. (`Accepting` is the engine's: there is no session yet.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ConnectionState {
     /// Open: the session receives input.
     Open,
     /// Closed by the session: the outbox is still sent, input is discarded.
@@ -59,10 +59,10 @@ enum ReceiveSide {
 /// One connection and its session.
 pub struct Connection {
     session: Contained<Box<dyn Session>>,
-    queue: Queue,
+    queue: SendQueue,
     /// Input the session left, or that arrived while the outbox was full. Owns no memory while empty.
     input: Vec<u8>,
-    state: State,
+    state: ConnectionState,
     send_side: SendSide,
     receive_side: ReceiveSide,
     /// The outbox reached its high watermark and has not fallen to the low one since.
@@ -93,9 +93,9 @@ impl Connection {
     pub fn new(session: Box<dyn Session>, origin: Origin, now: Instant) -> Self {
         Self {
             session: Contained::new(session),
-            queue: Queue::default(),
+            queue: SendQueue::default(),
             input: Vec::new(),
-            state: State::Open,
+            state: ConnectionState::Open,
             send_side: SendSide::Open,
             receive_side: ReceiveSide::Open,
             full: false,
@@ -117,8 +117,8 @@ impl Connection {
     #[inline]
     pub fn handle(&mut self, event: Event<'_>, context: &Context<'_>) -> Action {
         count(&event, context.counters);
-        if !matches!(self.state, State::Closing { .. }) {
-            let moved = Moved::by(&event);
+        if !matches!(self.state, ConnectionState::Closing { .. }) {
+            let moved = ByteCounts::by(&event);
             self.take_in(event, context);
             if self.shortage.is_some() && moved.is_something() {
                 self.recovers(context);
@@ -133,19 +133,19 @@ impl Connection {
         self.action()
     }
 
-    /// The pieces to send, for engines that send without copying; see [`Queue::slices`].
+    /// The pieces to send, for engines that send without copying; see [`SendQueue::slices`].
     #[inline]
-    pub fn queue(&self) -> &Queue {
+    pub fn queue(&self) -> &SendQueue {
         &self.queue
     }
 
-    /// The same, for callers that write or [take](Queue::take_all) them.
+    /// The same, for callers that write or [take](SendQueue::take_all) them.
     #[inline]
-    pub(crate) fn queue_mut(&mut self) -> &mut Queue {
+    pub(crate) fn queue_mut(&mut self) -> &mut SendQueue {
         &mut self.queue
     }
 
-    /// Pieces to send that the caller owns until [`Event::Sent`]; see [`Queue::take`].
+    /// Pieces to send that the caller owns until [`Event::Sent`]; see [`SendQueue::take`].
     #[inline]
     pub fn take_pieces(&mut self, most: usize, files: Files) -> Pieces {
         self.queue.take(most, files)
@@ -180,9 +180,9 @@ impl Connection {
     #[must_use]
     pub fn action(&self) -> Action {
         let then = match self.state {
-            State::Closing { reset: false } => NextStep::Close,
-            State::Closing { reset: true } => NextStep::Reset,
-            State::Draining { lingering: false } => NextStep::CloseAfterSend,
+            ConnectionState::Closing { reset: false } => NextStep::Close,
+            ConnectionState::Closing { reset: true } => NextStep::Reset,
+            ConnectionState::Draining { lingering: false } => NextStep::CloseAfterSend,
             _ if self.send_side == SendSide::Finishing
                 && self.queue.is_empty()
                 && !self.is_short(Direction::Send) =>
@@ -192,13 +192,15 @@ impl Connection {
             _ => NextStep::Nothing,
         };
         let listens = match self.state {
-            State::Open => !self.is_held_by_outbox() && !self.waits_for_work() && self.again.is_none(),
-            State::Draining { lingering } => lingering,
-            State::Closing { .. } => false,
+            ConnectionState::Open => {
+                !self.is_held_by_outbox() && !self.waits_for_work() && self.again.is_none()
+            }
+            ConnectionState::Draining { lingering } => lingering,
+            ConnectionState::Closing { .. } => false,
         };
         let listens = listens && self.receive_side == ReceiveSide::Open && !self.is_short(Direction::Receive);
         let receive = if listens { Receive::Post } else { Receive::Pause };
-        let sends = !matches!(self.state, State::Closing { .. }) && !self.is_short(Direction::Send);
+        let sends = !matches!(self.state, ConnectionState::Closing { .. }) && !self.is_short(Direction::Send);
         let send = self.queue.has_unsent() && sends;
         Action { receive, send, then }
     }
@@ -236,7 +238,7 @@ impl Connection {
             || self.again.is_some()
             || self.retry_at().is_some()
             || self.state_of_session.leaving
-            || self.state == State::Draining { lingering: true }
+            || self.state == ConnectionState::Draining { lingering: true }
     }
 
     /// Whether no time limit but the idle timeout can apply, as long as it has no [own
@@ -249,14 +251,14 @@ impl Connection {
 
     /// Updates the minimum-rate accounting: which sides are pending, and the bytes transferred.
     #[cold]
-    fn keep_pace(&mut self, moved: Moved, context: &Context<'_>) {
+    fn keep_pace(&mut self, moved: ByteCounts, context: &Context<'_>) {
         let Some(rate) = context.policy.min_rate else { return };
         let in_message = match self.state_of_session.awaits {
             Activity::Nothing => self.left() > 0,
             Activity::Input => true,
             Activity::Answer | Activity::Work => false, // the delay is not the peer's
         };
-        let receives = self.state == State::Open
+        let receives = self.state == ConnectionState::Open
             && !self.is_held_by_outbox() // this end does not read
             && self.again.is_none()
             && self.receive_side == ReceiveSide::Open
@@ -274,8 +276,8 @@ impl Connection {
 
     fn limit(&self, policy: &Policy) -> Option<(Instant, CloseReason)> {
         match self.state {
-            State::Closing { .. } => return None,
-            State::Draining { lingering: true } if self.queue.is_empty() => {
+            ConnectionState::Closing { .. } => return None,
+            ConnectionState::Draining { lingering: true } if self.queue.is_empty() => {
                 return Some((self.moved + policy.linger_timeout, CloseReason::Finished));
             }
             _ if self.retry_at().is_some() => return None, // neither end can make progress
@@ -353,7 +355,7 @@ impl Connection {
             Flow::Continue => {}
             Flow::Shutdown if self.send_side == SendSide::Open => self.send_side = SendSide::Finishing,
             Flow::Shutdown => {}
-            Flow::Close => self.state = State::Draining { lingering: false },
+            Flow::Close => self.state = ConnectionState::Draining { lingering: false },
             Flow::Linger => self.linger(context),
             Flow::Abort => self.close(CloseReason::Aborted, true, context),
         }
@@ -366,7 +368,7 @@ impl Connection {
         if let (Mail::Wake, Some(waker)) = (&*mail, &self.state_of_session.waker) {
             waker.arrived();
         }
-        if self.state == State::Open {
+        if self.state == ConnectionState::Open {
             self.call_at_work(context, |session, out| session.on_mail(mail.into_inner(), out));
         }
     }
@@ -397,7 +399,7 @@ impl Connection {
 
     fn drained(&mut self, context: &Context<'_>) {
         self.full = false;
-        if self.state == State::Open {
+        if self.state == ConnectionState::Open {
             self.call(context, |session, out| session.on_drained(out));
         }
         self.show_held(context);
@@ -407,7 +409,7 @@ impl Connection {
     /// Whether it is between two messages, with nothing left to send.
     #[must_use]
     pub fn rests(&self) -> bool {
-        self.state == State::Open && self.queue.is_empty() && !self.is_busy()
+        self.state == ConnectionState::Open && self.queue.is_empty() && !self.is_busy()
     }
 
     /// Time of the last traffic.
@@ -419,7 +421,7 @@ impl Connection {
     /// Whether received input is discarded.
     #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
     pub(crate) fn is_lingering(&self) -> bool {
-        self.state == State::Draining { lingering: true }
+        self.state == ConnectionState::Draining { lingering: true }
     }
 
     /// The outbox is full, and input is held back for that reason.
@@ -444,12 +446,12 @@ impl Connection {
 
 /// The number of bytes of an event.
 #[derive(Clone, Copy, Default)]
-struct Moved {
+struct ByteCounts {
     received: usize,
     sent: usize,
 }
 
-impl Moved {
+impl ByteCounts {
     fn is_something(self) -> bool {
         self.received + self.sent > 0
     }

@@ -11,7 +11,7 @@ use crate::policy::datagram::ReplyLimits;
 pub struct Replies {
     limits: ReplyLimits,
     bytes: Vec<u8>,
-    runs: VecDeque<Run>,
+    runs: VecDeque<ReplyRun>,
     /// Datagrams in `runs`.
     waiting: usize,
     /// Bytes of the datagrams in `runs`.
@@ -21,7 +21,7 @@ pub struct Replies {
 
 /// Replies that go to the kernel as one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct ReplyRun {
     /// The destination.
     pub to: SocketAddr,
     /// Their range in the block.
@@ -34,7 +34,7 @@ pub struct Run {
     pub datagrams: usize,
 }
 
-impl Run {
+impl ReplyRun {
     /// The segment size for the kernel, if there is more than one.
     #[must_use]
     pub fn cut(&self) -> Option<u16> {
@@ -88,7 +88,7 @@ impl Replies {
                 run.length += bytes.len();
                 run.datagrams += 1;
             }
-            None => self.runs.push_back(Run {
+            None => self.runs.push_back(ReplyRun {
                 to,
                 start: self.bytes.len(),
                 length: bytes.len(),
@@ -119,7 +119,7 @@ impl Replies {
                 continue;
             }
             let start = self.bytes.len();
-            self.runs.push_back(Run { to, start, length: part.len(), segment, datagrams });
+            self.runs.push_back(ReplyRun { to, start, length: part.len(), segment, datagrams });
             self.bytes.extend_from_slice(part);
             self.waiting += datagrams;
             self.waiting_bytes += part.len();
@@ -146,12 +146,12 @@ impl Replies {
     }
 
     /// The queued runs in order, with their bytes.
-    pub fn iter(&self) -> impl Iterator<Item = (&Run, &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ReplyRun, &[u8])> {
         self.runs.iter().map(|run| (run, &self.bytes[run.range()]))
     }
 
     /// Removes the first run, sent or not.
-    pub fn pop(&mut self) -> Option<Run> {
+    pub fn pop(&mut self) -> Option<ReplyRun> {
         let run = self.runs.pop_front()?;
         self.waiting -= run.datagrams;
         self.waiting_bytes -= run.length;
@@ -162,7 +162,7 @@ impl Replies {
     }
 
     /// Takes everything: one block of bytes, and the runs in it.
-    pub fn take(&mut self) -> (Vec<u8>, VecDeque<Run>) {
+    pub fn take(&mut self) -> (Vec<u8>, VecDeque<ReplyRun>) {
         (self.waiting, self.waiting_bytes) = (0, 0);
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.runs))
     }
@@ -173,7 +173,7 @@ impl Replies {
     }
 }
 
-impl Run {
+impl ReplyRun {
     /// Whether one more reply may join the run. None can after a shorter one, which marks the end.
     fn takes(&self, to: SocketAddr, bytes: usize, limits: &ReplyLimits) -> bool {
         self.to == to

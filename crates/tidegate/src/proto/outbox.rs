@@ -14,7 +14,7 @@ use super::connection::Context;
 use super::dial::DialRequest;
 use super::mail::{Address, MailboxError, OffloadError, SessionWaker};
 use super::panics::contain;
-use super::queue::Queue;
+use super::queue::SendQueue;
 use super::session_timers::{SessionTimers, TimerId};
 use crate::policy::LONGEST;
 use crate::proto::session::{Mail, Session};
@@ -27,7 +27,7 @@ use crate::types::{Activity, Dial};
 /// the peer has accepted enough; what one call adds beyond that is kept, so a session with much output checks
 /// [`is_full`](Self::is_full) and continues in [`on_drained`](crate::Session::on_drained).
 pub struct Outbox<'a> {
-    pub(super) queue: &'a mut Queue,
+    pub(super) queue: &'a mut SendQueue,
     /// Bytes queued by the layers around the session.
     pub(super) ahead: usize,
     /// Number of layers around the session that is called.
@@ -281,7 +281,7 @@ impl Outbox<'_> {
 /// Output of a session inside a layer that the layer has not encoded yet; see [`Outbox::layered`]. An empty one owns no
 /// memory.
 #[derive(Debug, Default)]
-pub struct LayerBuffer(Queue);
+pub struct LayerBuffer(SendQueue);
 
 impl LayerBuffer {
     /// Whether it is empty.

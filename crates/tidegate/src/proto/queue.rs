@@ -48,7 +48,7 @@ const JOIN_BYTES: usize = 16 * 1024;
 
 /// The unsent bytes of one connection. An empty queue owns no memory.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct SendQueue {
     /// The front piece is stored inline: the common response is one piece and needs no allocation here.
     front: Option<Chunk>,
     #[expect(clippy::box_collection, reason = "8 bytes instead of 32 in every idle connection")]
@@ -59,7 +59,7 @@ pub struct Queue {
     in_flight: usize,
 }
 
-impl Queue {
+impl SendQueue {
     /// Moves bytes from the front into `into`; see [`LayerBuffer::take`](super::outbox::LayerBuffer::take).
     pub(super) fn copy_into(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut taken = 0;
@@ -317,7 +317,7 @@ pub enum Files {
     Among,
 }
 
-/// The result of [`Queue::take`].
+/// The result of [`SendQueue::take`].
 #[derive(Debug)]
 pub enum Pieces {
     /// One piece.
@@ -352,7 +352,7 @@ mod tests {
 
     use super::*;
 
-    fn content(queue: &Queue) -> Vec<u8> {
+    fn content(queue: &SendQueue) -> Vec<u8> {
         let mut slices = [IoSlice::new(&[]); 16];
         let n = queue.slices(&mut slices);
         slices[..n].iter().flat_map(|s| s.iter().copied()).collect()
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn pieces_leave_in_order_whatever_the_steps() {
-        let mut queue = Queue::default();
+        let mut queue = SendQueue::default();
         queue.push_copy(b"ab");
         queue.push_copy(b"cd");
         queue.push_shared(Bytes::from_static(b"efg"));
@@ -377,10 +377,10 @@ mod tests {
     }
 
     /// Three bytes of memory, five of a file, and three more.
-    fn with_a_file() -> Queue {
+    fn with_a_file() -> SendQueue {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"0123456789").unwrap();
-        let mut queue = Queue::default();
+        let mut queue = SendQueue::default();
         queue.push_copy(b"abc");
         queue.push_file(FileRange::new(Arc::new(file), 2, 5));
         queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 0));
@@ -392,7 +392,7 @@ mod tests {
     fn a_part_of_a_file_is_handed_out_by_itself_and_in_its_place() {
         let mut queue = with_a_file();
         assert_eq!((queue.len(), content(&queue)), (11, b"abc".to_vec()));
-        let take = |queue: &mut Queue| queue.take(9, Files::Alone);
+        let take = |queue: &mut SendQueue| queue.take(9, Files::Alone);
         assert!(queue.next_file().is_none() && matches!(take(&mut queue), Pieces::One(b) if b == "abc"));
         assert!(queue.next_file().is_some_and(|range| range.len() == 5) && content(&queue).is_empty());
         let Pieces::File { head, range, tail } = take(&mut queue) else { panic!("a file") };
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn more_bytes_than_may_be_around_a_file_go_before_it() {
-        let mut queue = Queue::default();
+        let mut queue = SendQueue::default();
         ["a", "b", "c"].into_iter().for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
         queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
         ["d", "e", "f"].into_iter().for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn taken_pieces_count_until_they_are_confirmed() {
-        let mut queue = Queue::default();
+        let mut queue = SendQueue::default();
         queue.push_shared(Bytes::from_static(b"one"));
         queue.push_shared(Bytes::from_static(b"two"));
         queue.push_shared(Bytes::from_static(b"three"));

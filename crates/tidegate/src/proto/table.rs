@@ -27,7 +27,7 @@ impl Token {
 /// Generations stay below this, so that the highest bits of a token's number are free for other use.
 const GENERATIONS: u32 = 1 << 24;
 
-enum Slot<T> {
+enum TableSlot<T> {
     Taken(T),
     /// Free; contains the next free slot, or `NONE`.
     Free(u32),
@@ -37,7 +37,7 @@ const NONE: u32 = u32::MAX;
 
 /// A slab with generations: insert, look up and remove in constant time; slots are reused, last freed first.
 pub struct Table<T> {
-    slots: Vec<(u32, Slot<T>)>,
+    slots: Vec<(u32, TableSlot<T>)>,
     free: u32,
     len: usize,
 }
@@ -57,12 +57,12 @@ impl<T> Table<T> {
         self.len += 1;
         if self.free == NONE {
             let index = u32::try_from(self.slots.len()).ok().filter(|&i| i != NONE).expect("a full table");
-            self.slots.push((0, Slot::Taken(value)));
+            self.slots.push((0, TableSlot::Taken(value)));
             return Token { index, generation: 0 };
         }
         let index = self.free;
         let (generation, slot) = &mut self.slots[index as usize];
-        if let Slot::Free(next) = std::mem::replace(slot, Slot::Taken(value)) {
+        if let TableSlot::Free(next) = std::mem::replace(slot, TableSlot::Taken(value)) {
             self.free = next;
         }
         Token { index, generation: *generation }
@@ -81,7 +81,7 @@ impl<T> Table<T> {
     #[inline]
     pub fn get_mut(&mut self, token: Token) -> Option<&mut T> {
         match self.slots.get_mut(token.index as usize) {
-            Some((generation, Slot::Taken(value))) if *generation == token.generation => Some(value),
+            Some((generation, TableSlot::Taken(value))) if *generation == token.generation => Some(value),
             _ => None,
         }
     }
@@ -90,7 +90,7 @@ impl<T> Table<T> {
     #[must_use]
     pub fn token_at(&self, index: u32) -> Option<Token> {
         match self.slots.get(index as usize) {
-            Some((generation, Slot::Taken(_))) => Some(Token { index, generation: *generation }),
+            Some((generation, TableSlot::Taken(_))) => Some(Token { index, generation: *generation }),
             _ => None,
         }
     }
@@ -100,12 +100,12 @@ impl<T> Table<T> {
         self.get_mut(token)?;
         let (generation, slot) = &mut self.slots[token.index as usize];
         *generation = (*generation + 1) % GENERATIONS;
-        let taken = std::mem::replace(slot, Slot::Free(self.free));
+        let taken = std::mem::replace(slot, TableSlot::Free(self.free));
         self.free = token.index;
         self.len -= 1;
         match taken {
-            Slot::Taken(value) => Some(value),
-            Slot::Free(_) => None,
+            TableSlot::Taken(value) => Some(value),
+            TableSlot::Free(_) => None,
         }
     }
 

@@ -12,7 +12,7 @@ use tidegate_os::descriptor::OwnedFd;
 use tidegate_os::endpoint::Endpoint;
 
 use super::StartError;
-use crate::engine::datagram::{self, DatagramConfig, Order, StopSignal};
+use crate::engine::datagram::{self, DatagramConfig, StopOrder, StopSignal};
 use crate::engine::{self, Availability, Model};
 use crate::policy::{DatagramPath, DatagramPolicy};
 use crate::service::DatagramService;
@@ -275,7 +275,7 @@ impl RunningDatagrams {
     /// Returns immediately; [`join`](Self::join) waits.
     pub fn stop(&self) {
         self.stopping.store(true, Relaxed);
-        StopSignal::ask(&self.stop_signals, Order::Serve);
+        StopSignal::ask(&self.stop_signals, StopOrder::Serve);
     }
 
     /// Stops, and leaves datagrams queued in the sockets to the process that
@@ -284,7 +284,7 @@ impl RunningDatagrams {
     /// the receive (`blocking`, `pool`) cannot share sockets; there queued datagrams are lost.
     pub fn leave(&self) {
         self.stopping.store(true, Relaxed);
-        StopSignal::ask(&self.stop_signals, Order::Leave);
+        StopSignal::ask(&self.stop_signals, StopOrder::Leave);
     }
 
     /// Waits until the server has stopped and returns the final counters. Does not stop it.

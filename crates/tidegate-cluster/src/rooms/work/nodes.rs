@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tidegate_services::chat::Residents;
 
 use super::state::BridgeState;
-use super::wire::{NICKS, NODES, Tell};
+use super::wire::{NICKS, NODES, NodeMessage};
 use crate::wire;
 
 /// How often a node asks the others for everything, or says everything, at most.
@@ -14,7 +14,7 @@ const SELDOM: Duration = Duration::from_secs(1);
 
 /// What is to be said to all nodes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Word {
+pub(super) struct Announcements {
     beat: Instant,
     hail: Option<Instant>,
     state: Option<Instant>,
@@ -23,7 +23,7 @@ pub(super) struct Word {
     stated: Option<Instant>,
 }
 
-impl Word {
+impl Announcements {
     pub(super) fn new(now: Instant) -> Self {
         Self { beat: now, hail: Some(now), state: Some(now), hailed: None, stated: None }
     }
@@ -53,15 +53,16 @@ fn is_due(at: &mut Option<Instant>, done: &mut Option<Instant>, now: Instant) ->
 impl BridgeState {
     /// Another node, or this one, says something.
     pub(super) fn hear(&mut self, payload: &[u8]) {
-        let tell = match Tell::read(payload) {
+        let tell = match NodeMessage::read(payload) {
             Ok(tell) => tell,
             Err(e) => return self.reject(&e.to_string()),
         };
         let now = Instant::now();
         match tell {
-            Tell::Beat { node, .. } if node == self.node => self.standing.echo(now),
-            Tell::Hail { node } | Tell::Here { node, .. } | Tell::Bye { node } if node == self.node => {}
-            Tell::Beat { node, name, stream, seen } => {
+            NodeMessage::Beat { node, .. } if node == self.node => self.standing.echo(now),
+            NodeMessage::Hail { node } | NodeMessage::Here { node, .. } | NodeMessage::Bye { node }
+                if node == self.node => {}
+            NodeMessage::Beat { node, name, stream, seen } => {
                 if stream == self.made {
                     self.hear_of(seen);
                 }
@@ -74,15 +75,15 @@ impl BridgeState {
                     );
                 }
             }
-            Tell::Hail { .. } => self.word.state(),
-            Tell::Here { node, room, members, nicks } if self.peers.knows(node) => {
+            NodeMessage::Hail { .. } => self.word.state(),
+            NodeMessage::Here { node, room, members, nicks } if self.peers.knows(node) => {
                 let nicks = nicks.into_iter().map(Arc::from).collect();
                 if let Err(e) = self.federation.set_residents(node, &room, Residents { members, nicks }) {
                     self.reject(&e.to_string());
                 }
             }
-            Tell::Here { .. } => self.word.hail(),
-            Tell::Bye { node } => {
+            NodeMessage::Here { .. } => self.word.hail(),
+            NodeMessage::Bye { node } => {
                 if let Some(name) = self.peers.leave(node) {
                     self.federation.forget(node, None);
                     self.news("node-left", &format!("node {name} has ended"), now);
@@ -123,21 +124,21 @@ impl BridgeState {
         if beats || states {
             self.word.beat = now + self.options.timeout / 5;
             let name = self.options.name.clone();
-            let beat = Tell::Beat { node: self.node, name, stream: self.made, seen: self.seen };
+            let beat = NodeMessage::Beat { node: self.node, name, stream: self.made, seen: self.seen };
             self.publish(&beat).await;
         }
         if hails {
-            self.publish(&Tell::Hail { node: self.node }).await;
+            self.publish(&NodeMessage::Hail { node: self.node }).await;
         }
         let residents = if states { self.federation.residents_of_all() } else { self.federation.moved() };
         for (room, Residents { members, nicks }) in residents {
             let nicks = nicks.iter().take(NICKS.min(members)).map(|nick| nick.to_string()).collect();
-            let here = Tell::Here { node: self.node, room: room.to_string(), members, nicks };
+            let here = NodeMessage::Here { node: self.node, room: room.to_string(), members, nicks };
             self.publish(&here).await;
         }
     }
 
-    async fn publish(&mut self, tell: &Tell) {
+    async fn publish(&mut self, tell: &NodeMessage) {
         let Ok(message) = wire::encode(tell) else { return };
         let sent = tokio::time::timeout(SELDOM, self.client.publish(NODES, message.into())).await;
         if !matches!(sent, Ok(Ok(()))) {
@@ -148,7 +149,7 @@ impl BridgeState {
 
     /// Says goodbye.
     pub(super) async fn leave(mut self) {
-        self.publish(&Tell::Bye { node: self.node }).await;
+        self.publish(&NodeMessage::Bye { node: self.node }).await;
         let _ = tokio::time::timeout(SELDOM, self.client.flush()).await; // the others notice its silence, too
         let counts = self.federation.counts();
         let text = format!(

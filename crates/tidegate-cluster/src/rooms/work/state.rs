@@ -35,7 +35,7 @@ const ANSWERS: usize = 1_024;
 const ORDERS: usize = 10_000;
 
 /// What the broker answered to a message.
-struct Answer {
+struct BrokerAnswer {
     room: Arc<str>,
     serial: u64,
     what: Result<u64, PublishErrorKind>,
@@ -80,11 +80,11 @@ pub(super) struct BridgeState {
     pub(super) standing: Standing,
     pub(super) peers: Peers,
     tells: Subscriber,
-    answers: mpsc::Sender<Answer>,
-    answered: mpsc::Receiver<Answer>,
+    answers: mpsc::Sender<BrokerAnswer>,
+    answered: mpsc::Receiver<BrokerAnswer>,
     /// Why the broker did not take something lately.
     pub(super) refusal: Option<String>,
-    pub(super) word: super::nodes::Word,
+    pub(super) word: super::nodes::Announcements,
     /// What was not believed, and when that is said.
     pub(super) odd: Seldom,
     /// When it is said that nodes come and go.
@@ -134,7 +134,7 @@ impl BridgeState {
             answers,
             answered,
             refusal: None,
-            word: super::nodes::Word::new(now),
+            word: super::nodes::Announcements::new(now),
             odd: Seldom::new(5, Duration::from_secs(10)),
             news: Seldom::new(20, Duration::from_secs(1)),
             log: Some(log),
@@ -294,12 +294,12 @@ impl BridgeState {
         let answer = answer.map_err(|e| e.to_string())?;
         tokio::spawn(async move {
             let what = answer.await.map(|ack| ack.sequence).map_err(|e| e.kind());
-            let _ = answers.send(Answer { room, serial, what }).await; // nobody reads it if the bridge has ended
+            let _ = answers.send(BrokerAnswer { room, serial, what }).await; // nobody reads it if the bridge has ended
         });
         Ok(())
     }
 
-    fn answered(&mut self, answer: Answer) {
+    fn answered(&mut self, answer: BrokerAnswer) {
         match answer.what {
             Ok(place) => {
                 self.refusal = None;

@@ -101,7 +101,7 @@ pub(super) const NICKS: usize = 4_000;
 /// What a node says about itself, to all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
-pub(super) enum Tell {
+pub(super) enum NodeMessage {
     /// It lives.
     Beat {
         node: u64,
@@ -119,7 +119,7 @@ pub(super) enum Tell {
     Bye { node: u64 },
 }
 
-impl Tell {
+impl NodeMessage {
     /// One that a node can have said.
     ///
     /// # Errors
@@ -147,15 +147,16 @@ mod tests {
     #[test]
     fn what_a_node_cannot_have_said_is_refused_by_its_field() {
         let nicks = |all: &[&str]| all.iter().map(|&nick| nick.to_owned()).collect::<Vec<_>>();
-        let beat = |name: &str, seen| Tell::Beat { node: 1, name: name.into(), stream: 5, seen };
-        let here = |room: &str, members, nicks| Tell::Here { node: 1, room: room.into(), members, nicks };
+        let beat = |name: &str, seen| NodeMessage::Beat { node: 1, name: name.into(), stream: 5, seen };
+        let here =
+            |room: &str, members, nicks| NodeMessage::Here { node: 1, room: room.into(), members, nicks };
         for tell in [
             beat("n-1.example_x", MOST_NUMBER),
             here("tide", 2, nicks(&["ann"])),
             here("潮", 0, nicks(&[])),
             here("tide", usize::MAX, nicks(&["ann", "bob"])),
         ] {
-            assert_eq!(Tell::read(&encode(&tell).unwrap()), Ok(tell));
+            assert_eq!(NodeMessage::read(&encode(&tell).unwrap()), Ok(tell));
         }
         let many: Vec<String> = (0..=NICKS).map(|n| format!("n{n}")).collect();
         for (tell, field) in [
@@ -170,10 +171,10 @@ mod tests {
             (here("tide", 1, nicks(&["a", "b"])), "the number of names"),
             (here("tide", usize::MAX, many), "the number of names"),
         ] {
-            assert_eq!(Tell::read(&encode(&tell).unwrap()), Err(WireError::Bound(field)));
+            assert_eq!(NodeMessage::read(&encode(&tell).unwrap()), Err(WireError::Bound(field)));
         }
         let long = encode(&beat(&"x".repeat(TELL_BYTES), 1)).unwrap();
-        assert!(matches!(Tell::read(&long), Err(WireError::Long { .. })));
+        assert!(matches!(NodeMessage::read(&long), Err(WireError::Long { .. })));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tidegate::{Dial, Origin, Peer, Policy, Refusal, Service};
 
-pub use session::ProxySession;
+pub use session::ProxyHeaderSession;
 
 /// Limits of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ impl HeaderFaults {
 
 /// State shared by all connections of one service.
 #[derive(Debug)]
-struct Shared<S> {
+struct ProxyProtocolShared<S> {
     service: S,
     limits: ProxyLimits,
     faults: Arc<HeaderFaults>,
@@ -169,13 +169,13 @@ struct Shared<S> {
 /// # Ok::<(), tidegate_services::layers::ProxyLimitsError>(())
 /// ```
 #[derive(Debug)]
-pub struct ProxyProtocol<S>(Arc<Shared<S>>);
+pub struct ProxyProtocol<S>(Arc<ProxyProtocolShared<S>>);
 
 impl<S: Service> ProxyProtocol<S> {
     /// Requires a header within `limits` in front of each connection to `service`.
     #[must_use]
     pub fn new(service: S, limits: ProxyLimits) -> Self {
-        Self(Arc::new(Shared { service, limits, faults: Arc::default() }))
+        Self(Arc::new(ProxyProtocolShared { service, limits, faults: Arc::default() }))
     }
 
     /// The error counters; valid while the service runs.
@@ -186,13 +186,13 @@ impl<S: Service> ProxyProtocol<S> {
 }
 
 impl<S: Service> Service for ProxyProtocol<S> {
-    type Session = ProxySession<S>;
+    type Session = ProxyHeaderSession<S>;
 
     /// Dialled connections have no header; the inner session is opened immediately.
-    fn open(&self, peer: &Peer) -> Result<ProxySession<S>, Refusal> {
+    fn open(&self, peer: &Peer) -> Result<ProxyHeaderSession<S>, Refusal> {
         match peer.origin {
-            Origin::Accepted => Ok(ProxySession::waiting(self.0.clone(), peer.clone())),
-            Origin::Dialled { .. } => self.0.service.open(peer).map(ProxySession::opened),
+            Origin::Accepted => Ok(ProxyHeaderSession::waiting(self.0.clone(), peer.clone())),
+            Origin::Dialled { .. } => self.0.service.open(peer).map(ProxyHeaderSession::opened),
         }
     }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Service, Session};
 
 use super::header::{self, Client, Seen};
-use super::{HeaderFault, Shared};
+use super::{HeaderFault, ProxyProtocolShared};
 
 /// One connection that begins with a header. Keeps none of its input.
-pub struct ProxySession<S: Service>(State<S>);
+pub struct ProxyHeaderSession<S: Service>(ProxyHeaderState<S>);
 
-enum State<S: Service> {
+enum ProxyHeaderState<S: Service> {
     /// Waiting for the header.
     Waiting(Waiting<S>),
     /// After the header: all input goes to the session.
@@ -21,34 +21,34 @@ enum State<S: Service> {
 
 /// The header is not complete.
 struct Waiting<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<ProxyProtocolShared<S>>,
     peer: Peer,
     /// The header has begun, and its timer runs.
     begun: bool,
 }
 
-impl<S: Service> ProxySession<S> {
-    pub(super) fn waiting(shared: Arc<Shared<S>>, peer: Peer) -> Self {
-        Self(State::Waiting(Waiting { shared, peer, begun: false }))
+impl<S: Service> ProxyHeaderSession<S> {
+    pub(super) fn waiting(shared: Arc<ProxyProtocolShared<S>>, peer: Peer) -> Self {
+        Self(ProxyHeaderState::Waiting(Waiting { shared, peer, begun: false }))
     }
 
     pub(super) fn opened(session: S::Session) -> Self {
-        Self(State::Open(session))
+        Self(ProxyHeaderState::Open(session))
     }
 
     #[cold]
     fn fail(&mut self, fault: HeaderFault) {
-        if let State::Waiting(waiting) = &self.0 {
+        if let ProxyHeaderState::Waiting(waiting) = &self.0 {
             waiting.shared.faults.count(fault);
             tracing::debug!(peer = ?waiting.peer.addr, %fault, "no usable PROXY protocol header");
         }
-        self.0 = State::Over;
+        self.0 = ProxyHeaderState::Over;
     }
 
     /// The connection ended before its header was complete.
     #[cold]
     fn on_header(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        let State::Waiting(waiting) = &mut self.0 else { return Consumed::all(input) };
+        let ProxyHeaderState::Waiting(waiting) = &mut self.0 else { return Consumed::all(input) };
         match header::read(input, waiting.shared.limits.header_bytes) {
             Ok(Seen::Part) => {
                 waiting.begin(out);
@@ -64,7 +64,7 @@ impl<S: Service> ProxySession<S> {
 
     /// Opens the inner session and passes it what follows the `header` bytes at the front of `input`.
     fn open(&mut self, client: Client, header: usize, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        let State::Waiting(waiting) = &mut self.0 else { return Consumed::all(input) };
+        let ProxyHeaderState::Waiting(waiting) = &mut self.0 else { return Consumed::all(input) };
         if waiting.begun {
             out.wake_never();
         }
@@ -77,7 +77,7 @@ impl<S: Service> ProxySession<S> {
         };
         tracing::debug!(client = ?peer.addr, proxy = ?waiting.peer.addr, "a connection through a proxy");
         let Ok(mut session) = waiting.shared.service.open(&peer) else {
-            self.0 = State::Over;
+            self.0 = ProxyHeaderState::Over;
             return Consumed::all(input).then(Flow::Close);
         };
         let mut flow = session.on_open(out);
@@ -88,7 +88,7 @@ impl<S: Service> ProxySession<S> {
         // Input held back because the outbox is full is passed when it has drained, as without a layer.
         let looks = goes_on(flow) && !rest.is_empty() && !out.holds_input();
         let used = if looks { session.on_bytes(rest, out) } else { Consumed::bytes(0) };
-        self.0 = State::Open(session);
+        self.0 = ProxyHeaderState::Open(session);
         Consumed { bytes: header + used.bytes, flow: then(flow, used.flow), ..used }
     }
 }
@@ -113,18 +113,18 @@ impl<S: Service> Waiting<S> {
     }
 }
 
-impl<S: Service> Session for ProxySession<S> {
+impl<S: Service> Session for ProxyHeaderSession<S> {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         match &mut self.0 {
-            State::Open(session) => session.on_open(out), // a connection this end dialled
-            State::Waiting(_) | State::Over => Flow::Continue,
+            ProxyHeaderState::Open(session) => session.on_open(out), // a connection this end dialled
+            ProxyHeaderState::Waiting(_) | ProxyHeaderState::Over => Flow::Continue,
         }
     }
 
     #[inline]
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         match &mut self.0 {
-            State::Open(session) => session.on_bytes(input, out),
+            ProxyHeaderState::Open(session) => session.on_bytes(input, out),
             _ => self.on_header(input, out),
         }
     }
@@ -132,16 +132,16 @@ impl<S: Service> Session for ProxySession<S> {
     #[inline]
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
         match &mut self.0 {
-            State::Open(session) => session.on_drained(out),
-            State::Waiting(_) | State::Over => Flow::Continue,
+            ProxyHeaderState::Open(session) => session.on_drained(out),
+            ProxyHeaderState::Waiting(_) | ProxyHeaderState::Over => Flow::Continue,
         }
     }
 
     fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
         match &mut self.0 {
-            State::Open(session) => return session.on_end(out),
-            State::Waiting(waiting) if waiting.begun => self.fail(HeaderFault::Truncated),
-            State::Waiting(_) | State::Over => {}
+            ProxyHeaderState::Open(session) => return session.on_end(out),
+            ProxyHeaderState::Waiting(waiting) if waiting.begun => self.fail(HeaderFault::Truncated),
+            ProxyHeaderState::Waiting(_) | ProxyHeaderState::Over => {}
         }
         Flow::Close
     }
@@ -149,8 +149,8 @@ impl<S: Service> Session for ProxySession<S> {
     #[inline]
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match (&mut self.0, mail) {
-            (State::Open(session), mail) => session.on_mail(mail, out),
-            (State::Waiting(waiting), Mail::Timer) if waiting.begun => {
+            (ProxyHeaderState::Open(session), mail) => session.on_mail(mail, out),
+            (ProxyHeaderState::Waiting(waiting), Mail::Timer) if waiting.begun => {
                 self.fail(HeaderFault::TooLate);
                 Flow::Abort
             }
@@ -160,26 +160,26 @@ impl<S: Service> Session for ProxySession<S> {
 
     fn on_input_limit(&mut self, out: &mut Outbox<'_>) -> Flow {
         match &mut self.0 {
-            State::Open(session) => session.on_input_limit(out),
-            State::Waiting(_) | State::Over => Flow::Abort,
+            ProxyHeaderState::Open(session) => session.on_input_limit(out),
+            ProxyHeaderState::Waiting(_) | ProxyHeaderState::Over => Flow::Abort,
         }
     }
 
     fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
         match &mut self.0 {
-            State::Open(session) => session.on_drain(out),
-            State::Waiting(_) | State::Over => Flow::Continue,
+            ProxyHeaderState::Open(session) => session.on_drain(out),
+            ProxyHeaderState::Waiting(_) | ProxyHeaderState::Over => Flow::Continue,
         }
     }
 
     fn on_leave(&mut self, out: &mut Outbox<'_>) {
-        if let State::Open(session) = &mut self.0 {
+        if let ProxyHeaderState::Open(session) = &mut self.0 {
             session.on_leave(out);
         }
     }
 
     fn on_close(&mut self, why: CloseReason) {
-        if let State::Open(session) = &mut self.0 {
+        if let ProxyHeaderState::Open(session) = &mut self.0 {
             session.on_close(why);
         }
     }

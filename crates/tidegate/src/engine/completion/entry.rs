@@ -14,7 +14,7 @@ use crate::proto::queue::Files;
 use crate::proto::{Connection, Direction, InOrder, NextStep, PermitState, Receive, Token};
 
 /// A connection and what the kernel holds for it.
-pub(in crate::engine) struct Entry<P: CompletionDriver> {
+pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     pub(super) socket: P::Socket,
     pub(super) phase: Phase,
     /// A session has dialled it.
@@ -52,7 +52,7 @@ pub(in crate::engine) struct Entry<P: CompletionDriver> {
     pub(super) permits: ConnectionPermits,
 }
 
-impl<P: CompletionDriver> LoopEntry for Entry<P> {
+impl<P: CompletionDriver> LoopEntry for CompletionEntry<P> {
     #[inline]
     fn phase(&mut self) -> &mut Phase {
         &mut self.phase
@@ -70,7 +70,7 @@ pub(super) type Sent<P> = (io::Result<usize>, Option<<P as CompletionDriver>::Un
 
 /// What the loop has to do after a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum TurnResult {
     Idle,
     Closed,
     /// What it has to send cannot be read.
@@ -80,7 +80,7 @@ pub(super) enum Progress {
 /// Most pieces of one send.
 const PIECES: usize = 64;
 
-impl<P: CompletionDriver> Entry<P> {
+impl<P: CompletionDriver> CompletionEntry<P> {
     pub(super) fn new(socket: P::Socket, phase: Phase, once: bool) -> Self {
         Self {
             socket,
@@ -105,12 +105,12 @@ impl<P: CompletionDriver> Entry<P> {
 
     /// Hands over what the connection wants and what is not in flight already.
     #[inline]
-    pub(super) fn carry_out(&mut self, token: Token, port: &mut P, loop_state: &mut LoopState) -> Progress {
-        let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
+    pub(super) fn carry_out(&mut self, token: Token, port: &mut P, loop_state: &mut LoopState) -> TurnResult {
+        let Phase::Open(connection) = &mut self.phase else { return TurnResult::Idle };
         let action = connection.action();
         match action.then {
             NextStep::Nothing | NextStep::CloseAfterSend => {}
-            NextStep::Close | NextStep::Reset => return Progress::Closed,
+            NextStep::Close | NextStep::Reset => return TurnResult::Closed,
             NextStep::FinishSending if self.finishing => {}
             NextStep::FinishSending => {
                 self.finishing = true;
@@ -123,10 +123,10 @@ impl<P: CompletionDriver> Entry<P> {
             port.stop_receiving(token, &self.socket);
         }
         if let Err(e) = self.post_sends(token, port, loop_state) {
-            return Progress::Failed(e.kind());
+            return TurnResult::Failed(e.kind());
         }
         self.post_receives(token, port, loop_state);
-        Progress::Idle
+        TurnResult::Idle
     }
 
     /// Hands over what is to be sent: as many sends as may be in flight at once.

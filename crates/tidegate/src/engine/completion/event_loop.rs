@@ -9,10 +9,10 @@ use std::time::Duration;
 use tidegate_os::socket::is_out_of_memory;
 use tidegate_os::waker::Waker;
 
-use super::entry::{Entry, Progress, Received, Sent};
+use super::entry::{CompletionEntry, Received, Sent, TurnResult};
 use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Close, Completion, CompletionDriver, Setup};
-use accepting::Accepts;
+use accepting::OutstandingAccepts;
 
 use crate::engine::WorkerContext;
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
@@ -26,33 +26,33 @@ use crate::proto::dial::DialRequest;
 use crate::proto::{Direction, Event, NextStep, Sequence, Table, Token};
 
 /// What all threads share: where they accept, and how their ports are reached.
-type Shared<P> = (Option<Arc<<P as CompletionDriver>::Listener>>, Arc<Addresses<P>>);
+type ThreadShared<P> = (Option<Arc<<P as CompletionDriver>::Listener>>, Arc<Addresses<P>>);
 
 /// Runs one I/O thread until it has been asked to stop and its connections are gone.
 pub(super) fn run<P: CompletionDriver>(
     worker: WorkerContext,
     waker: Arc<Waker>,
-    (listener, addresses): Shared<P>,
+    (listener, addresses): ThreadShared<P>,
     ready: Ready,
 ) {
-    let made = Loop::<P>::new(worker, waker, listener).and_then(|made| made.reached_by(addresses));
+    let made = CompletionLoop::<P>::new(worker, waker, listener).and_then(|made| made.reached_by(addresses));
     if let Some(mut event_loop) = ready.report(made) {
         event_loop.run();
     }
 }
 
 /// One I/O thread's work. The simulation steps it by [`turn`](Self::turn).
-pub(in crate::engine) struct Loop<P: CompletionDriver> {
+pub(in crate::engine) struct CompletionLoop<P: CompletionDriver> {
     port: P,
     listener: Option<Arc<P::Listener>>,
     loop_state: LoopState,
     waker: Arc<Waker>,
-    table: Table<Entry<P>>,
+    table: Table<CompletionEntry<P>>,
     /// Sockets of connections that are gone, until the kernel has finished with them.
     closing: Leaving<P::Socket>,
     /// Chained sends that were asked to end, and not found.
     missed: Vec<Token>,
-    accepts: Accepts,
+    accepts: OutstandingAccepts,
     /// How the ports of the other threads are reached, if connections are handed on.
     addresses: Option<Arc<Addresses<P>>>,
     /// Connections that are on their way to other threads, and may come back.
@@ -67,7 +67,7 @@ pub(in crate::engine) struct Loop<P: CompletionDriver> {
     sends: i64,
 }
 
-impl<P: CompletionDriver> Loop<P> {
+impl<P: CompletionDriver> CompletionLoop<P> {
     pub(in crate::engine) fn new(
         mut worker: WorkerContext,
         waker: Arc<Waker>,
@@ -96,7 +96,7 @@ impl<P: CompletionDriver> Loop<P> {
             table: Table::default(),
             closing: Leaving::default(),
             missed: Vec::new(),
-            accepts: Accepts::default(),
+            accepts: OutstandingAccepts::default(),
             addresses: None,
             leaving: 0,
             untold: false,
@@ -279,7 +279,7 @@ impl<P: CompletionDriver> Loop<P> {
     }
 
     /// What has completed before something earlier of a connection that is gone: the kernel took it, and gave it.
-    fn abandon(&mut self, entry: &mut Entry<P>) {
+    fn abandon(&mut self, entry: &mut CompletionEntry<P>) {
         entry.sends.abandon().for_each(|sent| self.count_sent(sent));
         for buffer in entry.receives.abandon().filter_map(|outcome| outcome.ok().flatten()) {
             let counters = &self.loop_state.worker.counters;
@@ -369,9 +369,9 @@ impl<P: CompletionDriver> Loop<P> {
         self.sends += (entry.sends.pending() - sends) as i64;
         self.loop_state.worker.counters.outstanding.add(entry.outstanding() - before);
         match turn {
-            Progress::Closed => self.remove(token),
-            Progress::Failed(kind) => self.dispatch(token, Event::Failed(kind)),
-            Progress::Idle => {
+            TurnResult::Closed => self.remove(token),
+            TurnResult::Failed(kind) => self.dispatch(token, Event::Failed(kind)),
+            TurnResult::Idle => {
                 if let Phase::Open(connection) = &entry.phase {
                     self.loop_state.arm(token, connection);
                 }
@@ -437,10 +437,10 @@ impl<P: CompletionDriver> Loop<P> {
     }
 }
 
-impl<P: CompletionDriver> LoopDriver for Loop<P> {
-    type Entry = Entry<P>;
+impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
+    type Entry = CompletionEntry<P>;
 
-    fn parts(&mut self) -> (&mut LoopState, &mut Table<Entry<P>>) {
+    fn parts(&mut self) -> (&mut LoopState, &mut Table<CompletionEntry<P>>) {
         (&mut self.loop_state, &mut self.table)
     }
 
@@ -529,7 +529,7 @@ impl<P: CompletionDriver> LoopDriver for Loop<P> {
         };
         let deadline = request.deadline();
         self.loop_state.opened(request.is_by_session());
-        let same = self.table.insert(Entry::new(socket, Phase::Dialling(request), false));
+        let same = self.table.insert(CompletionEntry::new(socket, Phase::Dialling(request), false));
         debug_assert_eq!(same, token);
         self.loop_state.alarm(token, deadline);
         Ok(())
@@ -538,7 +538,7 @@ impl<P: CompletionDriver> LoopDriver for Loop<P> {
 
 /// What the simulation looks at between turns.
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
-impl<P: CompletionDriver> Loop<P> {
+impl<P: CompletionDriver> CompletionLoop<P> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {
         self.loop_state.shut();

@@ -21,7 +21,7 @@ mod leaving;
 pub(super) mod uring;
 
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
-pub(super) use event_loop::Loop;
+pub(super) use event_loop::CompletionLoop;
 
 use std::io;
 use std::net::SocketAddr;

@@ -15,11 +15,11 @@ use tidegate_os::datagram::{Arrival, is_report};
 use tidegate_os::waker::Waker;
 
 use super::state::{DatagramState, Drain};
-use super::{DatagramWorker, Order, StopSignal};
+use super::{DatagramWorker, StopOrder, StopSignal};
 use crate::engine::worker::Ready;
 use crate::policy::datagram::ReplyLimits;
 use crate::policy::wait::spins;
-use crate::proto::datagram::Run;
+use crate::proto::datagram::ReplyRun;
 use crate::service::DatagramService;
 
 /// A queue between a thread and the kernel, for one datagram socket.
@@ -33,20 +33,20 @@ pub(in crate::engine) trait DatagramDriver: Sized {
     fn receive(&mut self);
     /// Ends the receives, where that is needed; each still completes, and none is posted from now on that would take
     /// what arrives later.
-    fn stop(&mut self, order: Order);
+    fn stop(&mut self, order: StopOrder);
     /// Whether receives were ended that have not completed yet.
     fn is_ending(&self) -> bool;
     /// Whether what has arrived at the socket completes without waiting.
     fn shows_all(&self) -> bool;
     /// Sends a run of replies.
-    fn send(&mut self, bytes: Bytes, run: &Run, key: u64);
+    fn send(&mut self, bytes: Bytes, run: &ReplyRun, key: u64);
     /// Hands over what was asked for and waits until something has completed.
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
     /// The next completion that is there.
     ///
     /// # Errors
     /// The system lacks what the driver needs.
-    fn next(&mut self) -> io::Result<Option<Completion<Self::Buffer>>>;
+    fn next(&mut self) -> io::Result<Option<DatagramCompletion<Self::Buffer>>>;
     /// What was received.
     fn arrival<'a>(&'a self, buffer: &'a Self::Buffer) -> Option<Arrival<'a>>;
     /// Takes a buffer back.
@@ -54,7 +54,7 @@ pub(in crate::engine) trait DatagramDriver: Sized {
 }
 
 /// What has completed.
-pub(in crate::engine) enum Completion<B> {
+pub(in crate::engine) enum DatagramCompletion<B> {
     Received(io::Result<B>),
     /// A receive that was ended, or has to be posted again.
     Ended,
@@ -65,7 +65,7 @@ pub(in crate::engine) enum Completion<B> {
 /// After an error that is not about buffers, nothing more is posted for this long.
 const PAUSE: Duration = Duration::from_millis(10);
 
-struct Loop<D: DatagramDriver> {
+struct DatagramLoop<D: DatagramDriver> {
     driver: D,
     loop_state: DatagramState,
     limits: ReplyLimits,
@@ -73,7 +73,7 @@ struct Loop<D: DatagramDriver> {
     /// Received and not shown yet.
     held: VecDeque<D::Buffer>,
     /// Runs that the kernel has, under the keys of their sends.
-    in_flight: Slab<Run>,
+    in_flight: Slab<ReplyRun>,
     datagrams_in_flight: usize,
     bytes_in_flight: usize,
     /// When to receive again, if it has to rest.
@@ -89,13 +89,13 @@ pub(in crate::engine) fn run<D: DatagramDriver>(
     waker: Arc<Waker>,
     ready: Ready,
 ) {
-    let Some(mut state) = ready.report(Loop::<D>::open(service, &worker, &waker)) else { return };
+    let Some(mut state) = ready.report(DatagramLoop::<D>::open(service, &worker, &waker)) else { return };
     if let Err(e) = state.serve(&worker) {
         tracing::error!("waiting for datagrams failed, this thread ends: {e}");
     }
 }
 
-impl<D: DatagramDriver> Loop<D> {
+impl<D: DatagramDriver> DatagramLoop<D> {
     /// Posts receives, which fail at once where the kernel has not what they need.
     fn open(
         service: Box<dyn DatagramService>,
@@ -136,7 +136,7 @@ impl<D: DatagramDriver> Loop<D> {
             {
                 let queued = worker.socket.receive_buffer().unwrap_or(0);
                 self.drain = Some(Drain::begin(&worker.policy, queued, now));
-                self.leaving = order == Order::Leave;
+                self.leaving = order == StopOrder::Leave;
                 self.driver.stop(order);
             }
             self.driver.wait(self.timeout(spins(worker.policy.wait, active, now), now))?;
@@ -157,9 +157,9 @@ impl<D: DatagramDriver> Loop<D> {
         while let Some(completion) = self.driver.next()? {
             events += 1;
             match completion {
-                Completion::Received(received) => arrivals += self.received(received),
-                Completion::Sent(key, outcome) => self.sent(key, outcome),
-                Completion::Ended | Completion::Woken => {}
+                DatagramCompletion::Received(received) => arrivals += self.received(received),
+                DatagramCompletion::Sent(key, outcome) => self.sent(key, outcome),
+                DatagramCompletion::Ended | DatagramCompletion::Woken => {}
             }
         }
         Ok((events, arrivals))
@@ -286,12 +286,12 @@ mod tests {
     /// A kernel that completes what a test says.
     #[derive(Default)]
     struct Scripted {
-        completions: VecDeque<Completion<Vec<u8>>>,
+        completions: VecDeque<DatagramCompletion<Vec<u8>>>,
         /// Keys of the sends that it has.
         sends: Vec<u64>,
         posts: usize,
         recycled: usize,
-        stopped: Option<Order>,
+        stopped: Option<StopOrder>,
         ending: bool,
     }
 
@@ -306,7 +306,7 @@ mod tests {
             self.posts += 1;
         }
 
-        fn stop(&mut self, order: Order) {
+        fn stop(&mut self, order: StopOrder) {
             self.stopped = Some(order);
         }
 
@@ -318,7 +318,7 @@ mod tests {
             self.stopped.is_some() && !self.ending
         }
 
-        fn send(&mut self, _: Bytes, _: &Run, key: u64) {
+        fn send(&mut self, _: Bytes, _: &ReplyRun, key: u64) {
             self.sends.push(key);
         }
 
@@ -326,7 +326,7 @@ mod tests {
             Ok(())
         }
 
-        fn next(&mut self) -> io::Result<Option<Completion<Vec<u8>>>> {
+        fn next(&mut self) -> io::Result<Option<DatagramCompletion<Vec<u8>>>> {
             Ok(self.completions.pop_front())
         }
 
@@ -353,7 +353,7 @@ mod tests {
     }
 
     /// A loop that lets four replies be with the kernel, of which two hold the service back.
-    fn state() -> Loop<Scripted> {
+    fn state() -> DatagramLoop<Scripted> {
         let policy =
             DatagramPolicy { replies: 4, threads: NonZeroUsize::new(1), ..DatagramPolicy::default() };
         let options = options(Model::Poll, DatagramPath::Plain, &policy);
@@ -365,15 +365,15 @@ mod tests {
             counters: Arc::default(),
             stop_signal: Arc::new(StopSignal::new(|| {})),
         };
-        Loop::new(Scripted::default(), Box::new(Echo), &worker)
+        DatagramLoop::new(Scripted::default(), Box::new(Echo), &worker)
     }
 
-    fn stats(state: &Loop<Scripted>) -> DatagramStats {
+    fn stats(state: &DatagramLoop<Scripted>) -> DatagramStats {
         DatagramStats::sum(std::slice::from_ref(&state.loop_state.counters))
     }
 
     /// Lets completions come, and does what follows from them.
-    fn turn(state: &mut Loop<Scripted>, completions: Vec<Completion<Vec<u8>>>) -> usize {
+    fn turn(state: &mut DatagramLoop<Scripted>, completions: Vec<DatagramCompletion<Vec<u8>>>) -> usize {
         state.driver.completions.extend(completions);
         let (_, arrivals) = state.take().unwrap();
         state.answer();
@@ -381,8 +381,8 @@ mod tests {
         arrivals
     }
 
-    fn arrivals(count: usize) -> Vec<Completion<Vec<u8>>> {
-        (0..count).map(|_| Completion::Received(Ok(b"datagram".to_vec()))).collect()
+    fn arrivals(count: usize) -> Vec<DatagramCompletion<Vec<u8>>> {
+        (0..count).map(|_| DatagramCompletion::Received(Ok(b"datagram".to_vec()))).collect()
     }
 
     #[test]
@@ -392,11 +392,14 @@ mod tests {
         assert_eq!((stats(&state).datagrams_in, state.held.len(), state.driver.recycled), (2, 3, 2));
         assert_eq!(state.driver.sends.len(), 2);
         let first = state.driver.sends.remove(0);
-        turn(&mut state, vec![Completion::Sent(first, Ok(()))]);
+        turn(&mut state, vec![DatagramCompletion::Sent(first, Ok(()))]);
         assert_eq!((stats(&state).datagrams_in, state.held.len()), (4, 1)); // and no more than four are queued
         // The kernel never reports a send twice; were it to, nobody would count it.
         while let Some(key) = state.driver.sends.pop() {
-            turn(&mut state, vec![Completion::Sent(key, Ok(())), Completion::Sent(1 << 40, Ok(()))]);
+            turn(
+                &mut state,
+                vec![DatagramCompletion::Sent(key, Ok(())), DatagramCompletion::Sent(1 << 40, Ok(()))],
+            );
         }
         let stats = stats(&state);
         assert_eq!((stats.datagrams_in, stats.datagrams_out, stats.sends), (5, 5, 5));
@@ -409,7 +412,8 @@ mod tests {
         turn(&mut state, arrivals(2));
         let refusals = [io::ErrorKind::OutOfMemory, io::ErrorKind::NetworkUnreachable];
         let sends = std::mem::take(&mut state.driver.sends);
-        let refused = sends.into_iter().zip(refusals).map(|(key, e)| Completion::Sent(key, Err(e.into())));
+        let refused =
+            sends.into_iter().zip(refusals).map(|(key, e)| DatagramCompletion::Sent(key, Err(e.into())));
         turn(&mut state, refused.collect());
         let stats = stats(&state);
         assert_eq!((stats.no_buffers, stats.send_errors, stats.datagrams_out), (1, 1, 0));
@@ -421,33 +425,33 @@ mod tests {
         let report =
             if cfg!(unix) { io::ErrorKind::ConnectionRefused } else { io::ErrorKind::ConnectionReset };
         let mut state = state();
-        turn(&mut state, vec![Completion::Received(Err(report.into()))]);
+        turn(&mut state, vec![DatagramCompletion::Received(Err(report.into()))]);
         assert_eq!((stats(&state).receive_errors, state.driver.posts, state.rests), (1, 1, None));
-        turn(&mut state, vec![Completion::Received(Err(io::ErrorKind::OutOfMemory.into()))]);
+        turn(&mut state, vec![DatagramCompletion::Received(Err(io::ErrorKind::OutOfMemory.into()))]);
         assert_eq!((stats(&state).receive_errors, state.driver.posts), (2, 1));
         let rests = state.rests.expect("a pause");
         assert!(state.timeout(false, rests - PAUSE) == Some(PAUSE), "it waits until the pause is over");
         std::thread::sleep(PAUSE);
-        turn(&mut state, vec![Completion::Ended]);
+        turn(&mut state, vec![DatagramCompletion::Ended]);
         assert_eq!((state.driver.posts, state.rests), (2, None));
     }
 
     #[test]
     fn one_that_is_too_long_counts_as_that_also_where_its_sender_is_unknown() {
         let mut state = state();
-        turn(&mut state, vec![Completion::Received(Ok(vec![0; 9]))]);
+        turn(&mut state, vec![DatagramCompletion::Received(Ok(vec![0; 9]))]);
         let stats = stats(&state);
         assert_eq!((stats.truncated, stats.receive_errors, stats.datagrams_in), (1, 0, 0));
     }
 
     #[test]
     fn a_stop_waits_for_receives_that_were_ended_and_for_sends_and_not_past_its_deadline() {
-        for order in [Order::Serve, Order::Leave] {
+        for order in [StopOrder::Serve, StopOrder::Leave] {
             let mut state = state();
             turn(&mut state, arrivals(1));
             let now = Instant::now();
             state.drain = Some(Drain::begin(&state.loop_state.policy, 1 << 16, now));
-            state.leaving = order == Order::Leave;
+            state.leaving = order == StopOrder::Leave;
             state.driver.stop(order);
             state.driver.ending = true;
             assert!(!state.is_over(0) && state.timeout(false, now) > Some(Duration::ZERO), "{order:?}");
@@ -456,7 +460,7 @@ mod tests {
             state.driver.ending = false;
             assert!(!state.is_over(1) && !state.is_over(0), "{order:?}: replies are on their way");
             for key in std::mem::take(&mut state.driver.sends) {
-                turn(&mut state, vec![Completion::Sent(key, Ok(()))]);
+                turn(&mut state, vec![DatagramCompletion::Sent(key, Ok(()))]);
             }
             assert!(state.timeout(false, now) == Some(Duration::ZERO) && state.is_over(0), "{order:?}");
             assert_eq!(stats(&state).datagrams_out, 2);

@@ -66,7 +66,7 @@ pub(crate) type MakeService<'a> = &'a dyn Fn(usize) -> Box<dyn DatagramService>;
 /// How a thread is to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Order {
+pub(crate) enum StopOrder {
     /// Serving what has arrived.
     Serve = 1,
     /// Receiving nothing more: what waits is for another process, which has the same socket.
@@ -75,7 +75,7 @@ pub(crate) enum Order {
 
 /// The order to stop, and the way to wake the thread that has to hear it.
 pub(crate) struct StopSignal {
-    /// An [`Order`], or 0.
+    /// A [`StopOrder`], or 0.
     asked: AtomicU8,
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -87,7 +87,7 @@ impl StopSignal {
 
     /// Asks all threads to stop. None is woken before all are asked: on `pool` waking one wakes the others.
     /// The first order counts.
-    pub(crate) fn ask(all: &[Arc<Self>], order: Order) {
+    pub(crate) fn ask(all: &[Arc<Self>], order: StopOrder) {
         for stop_signal in all {
             let _ = stop_signal.asked.compare_exchange(0, order as u8, Ordering::SeqCst, Ordering::SeqCst);
         }
@@ -100,11 +100,11 @@ impl StopSignal {
         self.order().is_some()
     }
 
-    pub(crate) fn order(&self) -> Option<Order> {
+    pub(crate) fn order(&self) -> Option<StopOrder> {
         match self.asked.load(Ordering::SeqCst) {
             0 => None,
-            n if n == Order::Leave as u8 => Some(Order::Leave),
-            _ => Some(Order::Serve),
+            n if n == StopOrder::Leave as u8 => Some(StopOrder::Leave),
+            _ => Some(StopOrder::Serve),
         }
     }
 }
@@ -248,7 +248,7 @@ pub(super) fn start_workers<W: Send + 'static>(
     let outcome = outcome.and_then(|()| answers.iter().take(config.sockets.len()).collect());
     if outcome.is_err() {
         // Nothing stays half-started.
-        StopSignal::ask(&started.stop_signals, Order::Serve);
+        StopSignal::ask(&started.stop_signals, StopOrder::Serve);
         started.threads.drain(..).for_each(|thread| _ = thread.join());
     }
     outcome.map(|()| started)

@@ -7,8 +7,8 @@ use std::time::Instant;
 use tidegate_os::datagram::{DatagramSocket, Inbox, Message, Outgoing};
 
 use super::state::{DatagramState, Drain};
-use super::{DatagramWorker, Order, StopSignal};
-use crate::proto::datagram::Run;
+use super::{DatagramWorker, StopOrder, StopSignal};
+use crate::proto::datagram::ReplyRun;
 use crate::service::DatagramService;
 
 /// What a step left to be done.
@@ -74,7 +74,7 @@ impl Pump {
         {
             let queued = self.socket.receive_buffer().unwrap_or(0);
             self.drain = Some(Drain::begin(&self.loop_state.policy, queued, Instant::now()));
-            self.drained |= order == Order::Leave;
+            self.drained |= order == StopOrder::Leave;
         }
         let step = self.work();
         let Some(drain) = &self.drain else { return step };
@@ -157,7 +157,7 @@ impl Pump {
         true
     }
 
-    fn done(&mut self, count: impl FnOnce(&DatagramState, &Run)) {
+    fn done(&mut self, count: impl FnOnce(&DatagramState, &ReplyRun)) {
         if let Some(run) = self.loop_state.replies.pop() {
             count(&self.loop_state, &run);
         }

@@ -25,9 +25,9 @@ use tidegate_os::ring::{self, Buffer, DATAGRAM_HEAD, Purpose, Ring, RingSetup, S
 use tidegate_os::socket::is_out_of_buffers;
 use tidegate_os::waker::Waker;
 
-use super::completion::{Completion, DatagramDriver};
-use super::{DatagramWorker, Order};
-use crate::proto::datagram::Run;
+use super::completion::{DatagramCompletion, DatagramDriver};
+use super::{DatagramWorker, StopOrder};
+use crate::proto::datagram::ReplyRun;
 
 const RECEIVE: u64 = 1 << 58;
 const WAKER: u64 = 1 << 59;
@@ -63,9 +63,9 @@ impl DatagramDriver for DatagramRing {
         }
     }
 
-    fn stop(&mut self, order: Order) {
+    fn stop(&mut self, order: StopOrder) {
         // What has arrived completes as long as the receive is armed.
-        if order == Order::Leave {
+        if order == StopOrder::Leave {
             self.cancelled = true;
             self.ring.cancel(RECEIVE, CANCEL, Tells::Failure);
         }
@@ -79,7 +79,7 @@ impl DatagramDriver for DatagramRing {
         self.receiving
     }
 
-    fn send(&mut self, bytes: Bytes, run: &Run, key: u64) {
+    fn send(&mut self, bytes: Bytes, run: &ReplyRun, key: u64) {
         self.ring.send_datagrams(&self.socket, bytes, run.to, run.cut(), key);
     }
 
@@ -87,7 +87,7 @@ impl DatagramDriver for DatagramRing {
         self.ring.enter(timeout)
     }
 
-    fn next(&mut self) -> io::Result<Option<Completion<Buffer>>> {
+    fn next(&mut self) -> io::Result<Option<DatagramCompletion<Buffer>>> {
         let Some(completion) = self.ring.next_completion() else { return Ok(None) };
         match completion.key {
             RECEIVE => self.received(completion).map(Some),
@@ -96,9 +96,9 @@ impl DatagramDriver for DatagramRing {
                 if !completion.more {
                     self.ring.poll_multi(&self.waker, WAKER);
                 }
-                Ok(Some(Completion::Woken))
+                Ok(Some(DatagramCompletion::Woken))
             }
-            key => Ok(Some(Completion::Sent(key, completion.result.map(drop)))),
+            key => Ok(Some(DatagramCompletion::Sent(key, completion.result.map(drop)))),
         }
     }
 
@@ -114,20 +114,20 @@ impl DatagramDriver for DatagramRing {
 
 impl DatagramRing {
     /// What the endless receive brought.
-    fn received(&mut self, completion: ring::Completion) -> io::Result<Completion<Buffer>> {
+    fn received(&mut self, completion: ring::Completion) -> io::Result<DatagramCompletion<Buffer>> {
         self.receiving &= completion.more;
         match (completion.result, completion.buffer) {
             (Ok(_), Some(buffer)) => {
                 self.out += 1;
-                Ok(Completion::Received(Ok(buffer)))
+                Ok(DatagramCompletion::Received(Ok(buffer)))
             }
-            (Ok(_), None) => Ok(Completion::Ended),
-            (Err(_), _) if self.cancelled => Ok(Completion::Ended),
-            (Err(e), _) if is_out_of_buffers(&e) => Ok(Completion::Ended), // armed again when they are back
+            (Ok(_), None) => Ok(DatagramCompletion::Ended),
+            (Err(_), _) if self.cancelled => Ok(DatagramCompletion::Ended),
+            (Err(e), _) if is_out_of_buffers(&e) => Ok(DatagramCompletion::Ended), // armed again when they are back
             (Err(e), _) if e.kind() == io::ErrorKind::InvalidInput => {
                 Err(io::Error::new(e.kind(), "an endless recvmsg needs Linux 6.0: use epoll"))
             }
-            (Err(e), _) => Ok(Completion::Received(Err(e))),
+            (Err(e), _) => Ok(DatagramCompletion::Received(Err(e))),
         }
     }
 }

@@ -10,7 +10,7 @@ use tidegate_os::socket::is_out_of_memory;
 use super::DatagramWorker;
 use crate::policy::DatagramPolicy;
 use crate::policy::datagram::receives_after_stop;
-use crate::proto::datagram::{Replies, Run};
+use crate::proto::datagram::{Replies, ReplyRun};
 use crate::proto::panics::contain;
 use crate::service::{DatagramService, Joined};
 use crate::stats::DatagramCounters;
@@ -58,13 +58,13 @@ impl DatagramState {
     }
 
     /// The kernel took these replies.
-    pub(super) fn sent(&self, run: &Run) {
+    pub(super) fn sent(&self, run: &ReplyRun) {
         self.counters.datagrams_out.add(run.datagrams as u64);
         self.counters.bytes_out.add(run.length as u64);
     }
 
     /// The kernel refused these replies; they are lost, as datagrams may be.
-    pub(super) fn refused(&self, run: &Run, error: &std::io::Error) {
+    pub(super) fn refused(&self, run: &ReplyRun, error: &std::io::Error) {
         let counter = match is_out_of_memory(error) {
             true => &self.counters.no_buffers,
             false => &self.counters.send_errors,

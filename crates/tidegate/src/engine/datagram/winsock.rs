@@ -27,10 +27,10 @@ use tidegate_os::overlapped::{Datagram, DatagramDone, DatagramQueue, is_aborted}
 use tidegate_os::waker::Waker;
 
 use super::operations::Waits;
-use crate::engine::datagram::completion::{Completion, DatagramDriver};
-use crate::engine::datagram::{DatagramWorker, Order};
+use crate::engine::datagram::completion::{DatagramCompletion, DatagramDriver};
+use crate::engine::datagram::{DatagramWorker, StopOrder};
 use crate::policy::sends::MOST_POSTED;
-use crate::proto::datagram::Run;
+use crate::proto::datagram::ReplyRun;
 use crate::proto::{InOrder, Sequence};
 
 /// Completions of one wait.
@@ -43,7 +43,7 @@ pub(crate) struct PostedDatagrams<N: Waits> {
     receives: InOrder<io::Result<Datagram>>,
     /// Receives are to be posted up to so many.
     most: usize,
-    stopped: Option<Order>,
+    stopped: Option<StopOrder>,
     /// Datagrams that may be received without being waited for until the next wait.
     at_once: usize,
 }
@@ -71,7 +71,7 @@ impl<N: Waits> DatagramDriver for PostedDatagrams<N> {
         }
     }
 
-    fn stop(&mut self, order: Order) {
+    fn stop(&mut self, order: StopOrder) {
         self.stopped = Some(order);
         self.queue.stop_receiving();
     }
@@ -84,7 +84,7 @@ impl<N: Waits> DatagramDriver for PostedDatagrams<N> {
         self.stopped.is_some() && self.receives.pending() == 0
     }
 
-    fn send(&mut self, bytes: Bytes, run: &Run, key: u64) {
+    fn send(&mut self, bytes: Bytes, run: &ReplyRun, key: u64) {
         self.queue.send(bytes, run.to, key);
     }
 
@@ -93,14 +93,14 @@ impl<N: Waits> DatagramDriver for PostedDatagrams<N> {
         self.queue.wait(timeout)
     }
 
-    fn next(&mut self) -> io::Result<Option<Completion<Datagram>>> {
+    fn next(&mut self) -> io::Result<Option<DatagramCompletion<Datagram>>> {
         if let Some(outcome) = self.receives.take_due() {
             return Ok(Some(received(outcome)));
         }
         loop {
             return Ok(match self.queue.next() {
-                Some(DatagramDone::Woken) => Some(Completion::Woken),
-                Some(DatagramDone::Sent(key, outcome)) => Some(Completion::Sent(key, outcome)),
+                Some(DatagramDone::Woken) => Some(DatagramCompletion::Woken),
+                Some(DatagramDone::Sent(key, outcome)) => Some(DatagramCompletion::Sent(key, outcome)),
                 Some(DatagramDone::Received(key, outcome)) => {
                     match self.receives.complete(Some(Sequence::from_bits(key)), outcome) {
                         Some(outcome) => Some(received(outcome)),
@@ -123,18 +123,18 @@ impl<N: Waits> DatagramDriver for PostedDatagrams<N> {
 
 impl<N: Waits> PostedDatagrams<N> {
     /// After a stop: what waits in the socket and no receive has taken.
-    fn receive_at_once(&mut self) -> Option<Completion<Datagram>> {
-        if self.stopped != Some(Order::Serve) || self.receives.pending() > 0 || self.at_once == 0 {
+    fn receive_at_once(&mut self) -> Option<DatagramCompletion<Datagram>> {
+        if self.stopped != Some(StopOrder::Serve) || self.receives.pending() > 0 || self.at_once == 0 {
             return None;
         }
         self.at_once -= 1;
-        self.queue.receive_now().transpose().map(Completion::Received)
+        self.queue.receive_now().transpose().map(DatagramCompletion::Received)
     }
 }
 
-fn received(outcome: io::Result<Datagram>) -> Completion<Datagram> {
+fn received(outcome: io::Result<Datagram>) -> DatagramCompletion<Datagram> {
     match outcome {
-        Err(e) if is_aborted(&e) => Completion::Ended,
-        outcome => Completion::Received(outcome),
+        Err(e) if is_aborted(&e) => DatagramCompletion::Ended,
+        outcome => DatagramCompletion::Received(outcome),
     }
 }

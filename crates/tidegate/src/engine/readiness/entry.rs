@@ -15,7 +15,7 @@ use crate::engine::worker::queue_writer::{Write, write_next};
 use crate::proto::{Action, Context, Direction, Event, NextStep, Receive};
 
 /// A connection and what is known of its socket.
-pub(in crate::engine) struct Entry<W = SocketTransport> {
+pub(in crate::engine) struct ReadinessEntry<W = SocketTransport> {
     pub(in crate::engine) stream: W,
     pub(in crate::engine) phase: Phase,
     /// A session has dialled it.
@@ -39,7 +39,7 @@ pub(in crate::engine) struct Entry<W = SocketTransport> {
     pub(in crate::engine) may_receive: bool,
 }
 
-impl<W> LoopEntry for Entry<W> {
+impl<W> LoopEntry for ReadinessEntry<W> {
     #[inline]
     fn phase(&mut self) -> &mut Phase {
         &mut self.phase
@@ -62,7 +62,7 @@ pub(in crate::engine) enum Progress {
     Closed,
 }
 
-impl<W: Transport> Entry<W> {
+impl<W: Transport> ReadinessEntry<W> {
     pub(in crate::engine) fn new(stream: W, phase: Phase) -> Self {
         let dialling = matches!(phase, Phase::Dialling(_));
         let wanted = stream.interest(Readiness { readable: !dialling, writable: dialling });

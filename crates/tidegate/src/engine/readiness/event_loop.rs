@@ -11,8 +11,8 @@ use tidegate_os::pages::Pages;
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use super::entry::{Entry, Progress};
-use super::rings::{Rest, Rings};
+use super::entry::{Progress, ReadinessEntry};
+use super::rings::{AwakeLinks, WaitMode};
 use super::{Incoming, PollEvent, Poller, Settled, Source, Transport};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
@@ -33,7 +33,7 @@ pub(super) fn run<P: Poller>(
     listener: Option<Arc<P::Listener>>,
     ready: Ready,
 ) {
-    if let Some(mut event_loop) = ready.report(Loop::<P>::new(worker, waker, listener)) {
+    if let Some(mut event_loop) = ready.report(ReadinessLoop::<P>::new(worker, waker, listener)) {
         event_loop.run();
     }
 }
@@ -42,19 +42,19 @@ pub(super) fn run<P: Poller>(
 type Stream<P> = <<P as Poller>::Listener as Incoming>::Stream;
 
 /// One I/O thread's work. The simulation steps it by [`turn`](Self::turn).
-pub(in crate::engine) struct Loop<P: Poller> {
+pub(in crate::engine) struct ReadinessLoop<P: Poller> {
     poller: P,
     listener: Option<Arc<P::Listener>>,
     loop_state: LoopState,
     waker: Arc<Waker>,
-    table: Table<Entry<Stream<P>>>,
+    table: Table<ReadinessEntry<Stream<P>>>,
     events: Vec<PollEvent>,
     /// Connections that have more to do than their last turn allowed.
     again: VecDeque<Token>,
     /// The one receive buffer: what a session leaves of it is copied, so it is free after each event.
     buffer: Pages,
     /// Those that go through shared memory, as far as they are awake.
-    rings: Rings,
+    rings: AwakeLinks,
     listening: bool,
     /// Accepted sockets have data: the listener defers accepts.
     data_with_accept: bool,
@@ -62,7 +62,7 @@ pub(in crate::engine) struct Loop<P: Poller> {
     unfinished: bool,
 }
 
-impl<P: Poller> Loop<P> {
+impl<P: Poller> ReadinessLoop<P> {
     pub(in crate::engine) fn new(
         mut worker: WorkerContext,
         waker: Arc<Waker>,
@@ -80,7 +80,7 @@ impl<P: Poller> Loop<P> {
             table: Table::default(),
             events: Vec::new(),
             again: VecDeque::new(),
-            rings: Rings::default(),
+            rings: AwakeLinks::default(),
             buffer,
             listening: false,
             unfinished: false,
@@ -112,8 +112,8 @@ impl<P: Poller> Loop<P> {
         let busy = !self.again.is_empty() || !self.loop_state.commands.is_empty();
         let rest = self.loop_state.rest(busy, || self.poller.now());
         let waited = match self.rings.before(rest, busy, self.loop_state.now, &mut self.table) {
-            Rest::Skip => Ok(()),
-            Rest::Wait(limit) => {
+            WaitMode::Skip => Ok(()),
+            WaitMode::Wait(limit) => {
                 let limit = self.pause(limit);
                 let waited = self.poller.wait(limit, &mut self.events);
                 self.rings.asked(self.events.len());
@@ -306,7 +306,7 @@ impl<P: Poller> Loop<P> {
     /// it: a connection that is answered and closed at once never costs a registration.
     fn serve(&mut self, stream: Stream<P>, connection: Connection) {
         self.loop_state.worker.counters.fast_paths.add(stream.is_shared().into());
-        let token = self.table.insert(Entry::new(stream, Phase::Open(connection)));
+        let token = self.table.insert(ReadinessEntry::new(stream, Phase::Open(connection)));
         let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { return };
         let mut turn = entry.dispatch(Event::Opened, &self.loop_state.context(token));
         if self.data_with_accept && turn != Progress::Closed {
@@ -355,7 +355,8 @@ impl<P: Poller> Loop<P> {
     /// Its patience is over, or the limits have changed: an attempt that waits for more than the connection goes on
     /// without.
     fn settle_anyway(&mut self, token: Token) {
-        let Some(Entry { stream, phase: Phase::Dialling(request), .. }) = self.table.get_mut(token) else {
+        let Some(ReadinessEntry { stream, phase: Phase::Dialling(request), .. }) = self.table.get_mut(token)
+        else {
             return;
         };
         if let Some(e) = request.is_late(self.loop_state.now) {
@@ -386,10 +387,10 @@ impl<P: Poller> Loop<P> {
 
 /// A connection that is about to have its turn, with what its places allow it to do. It does not receive.
 fn prepared<'a, W: Transport>(
-    table: &'a mut Table<Entry<W>>,
+    table: &'a mut Table<ReadinessEntry<W>>,
     loop_state: &mut LoopState,
     token: Token,
-) -> Option<&'a mut Entry<W>> {
+) -> Option<&'a mut ReadinessEntry<W>> {
     let entry = table.get_mut(token)?;
     let restricted = !entry.may_receive || !entry.may_send; // by a bound that may be gone
     if (loop_state.permits.are_bounded() || restricted)
@@ -404,10 +405,10 @@ fn prepared<'a, W: Transport>(
 
 /// The same if there may be something to receive: it has a place for that, or is queued for one.
 fn prepared_to_receive<'a, W: Transport>(
-    table: &'a mut Table<Entry<W>>,
+    table: &'a mut Table<ReadinessEntry<W>>,
     loop_state: &mut LoopState,
     token: Token,
-) -> Option<&'a mut Entry<W>> {
+) -> Option<&'a mut ReadinessEntry<W>> {
     let entry = prepared(table, loop_state, token)?;
     if loop_state.permits.are_bounded() && matches!(entry.phase, Phase::Open(_)) {
         entry.may_receive = loop_state.permits.may_receive(token, &mut entry.permits);
@@ -416,7 +417,11 @@ fn prepared_to_receive<'a, W: Transport>(
 }
 
 /// After its turn: a send that the kernel has not finished with takes a place, and one that has none waits for it.
-fn settle_send<W: Transport>(entry: &mut Entry<W>, loop_state: &mut LoopState, token: Token) -> Progress {
+fn settle_send<W: Transport>(
+    entry: &mut ReadinessEntry<W>,
+    loop_state: &mut LoopState,
+    token: Token,
+) -> Progress {
     if !loop_state.permits.are_bounded() {
         return Progress::Idle;
     }
@@ -428,10 +433,10 @@ fn settle_send<W: Transport>(entry: &mut Entry<W>, loop_state: &mut LoopState, t
     if may && !entry.is_sending() { Progress::Yield } else { Progress::Idle }
 }
 
-impl<P: Poller> LoopDriver for Loop<P> {
-    type Entry = Entry<Stream<P>>;
+impl<P: Poller> LoopDriver for ReadinessLoop<P> {
+    type Entry = ReadinessEntry<Stream<P>>;
 
-    fn parts(&mut self) -> (&mut LoopState, &mut Table<Entry<Stream<P>>>) {
+    fn parts(&mut self) -> (&mut LoopState, &mut Table<ReadinessEntry<Stream<P>>>) {
         (&mut self.loop_state, &mut self.table)
     }
 
@@ -456,7 +461,7 @@ impl<P: Poller> LoopDriver for Loop<P> {
     }
 
     fn dispatch(&mut self, token: Token, event: Event<'_>) {
-        if let Some(Entry { phase: Phase::Dialling(_), .. }) = self.table.get_mut(token) {
+        if let Some(ReadinessEntry { phase: Phase::Dialling(_), .. }) = self.table.get_mut(token) {
             if matches!(event, Event::Deadline) {
                 self.settle_anyway(token);
             }
@@ -496,7 +501,7 @@ impl<P: Poller> LoopDriver for Loop<P> {
             stream.handshake_timeout().map(|handshake_timeout| self.loop_state.now + handshake_timeout);
         let deadline = request.deadline();
         self.loop_state.opened(request.is_by_session());
-        let token = self.table.insert(Entry::new(stream, Phase::Dialling(request)));
+        let token = self.table.insert(ReadinessEntry::new(stream, Phase::Dialling(request)));
         self.loop_state.alarm(token, handshake_timeout);
         self.loop_state.alarm(token, deadline);
         self.watch(token);
@@ -506,7 +511,7 @@ impl<P: Poller> LoopDriver for Loop<P> {
 
 /// What the simulation looks at between turns.
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
-impl<P: Poller> Loop<P> {
+impl<P: Poller> ReadinessLoop<P> {
     /// What [`run`](Self::run) does at its end.
     pub(in crate::engine) fn shut(&mut self) {
         self.loop_state.shut();

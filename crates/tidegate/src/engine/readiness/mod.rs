@@ -20,9 +20,9 @@ pub(super) mod epoll;
 pub(super) mod poll;
 pub(super) mod select;
 
-pub(super) use entry::{Entry, Progress};
+pub(super) use entry::{Progress, ReadinessEntry};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
-pub(super) use event_loop::Loop;
+pub(super) use event_loop::ReadinessLoop;
 pub(super) use transport::{Acceptor, SocketTransport};
 
 use std::io::{self, IoSlice};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tidegate_os::poll::Readiness;
 
 use super::Transport;
-use super::entry::Entry;
+use super::entry::ReadinessEntry;
 use crate::proto::{Table, Token};
 
 /// While shared memory is looked at again and again, the kernel is asked so often: rarely if it has had nothing to say
@@ -21,7 +21,7 @@ const TURNS: usize = 16;
 
 /// How to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub(super) enum WaitMode {
     /// Not at all: do not even ask the kernel.
     Skip,
     /// For the kernel, so long at most; `None` is for ever.
@@ -30,7 +30,7 @@ pub(super) enum Rest {
 
 /// Connections through shared memory that are awake: they would not wake the loop.
 #[derive(Default)]
-pub(super) struct Rings {
+pub(super) struct AwakeLinks {
     awake: Vec<Token>,
     /// What was seen at the last look.
     pub(super) ready: Vec<(Token, Readiness)>,
@@ -41,9 +41,9 @@ pub(super) struct Rings {
     turns: usize,
 }
 
-impl Rings {
+impl AwakeLinks {
     /// A connection has had a turn: it is awake.
-    pub(super) fn list<W>(&mut self, token: Token, entry: &mut Entry<W>) {
+    pub(super) fn list<W>(&mut self, token: Token, entry: &mut ReadinessEntry<W>) {
         if !std::mem::replace(&mut entry.looked_at, true) {
             self.awake.push(token);
         }
@@ -56,37 +56,37 @@ impl Rings {
         rest: Option<Duration>,
         busy: bool,
         now: Instant,
-        table: &mut Table<Entry<W>>,
-    ) -> Rest {
+        table: &mut Table<ReadinessEntry<W>>,
+    ) -> WaitMode {
         self.turns = 0;
         if self.awake.is_empty() {
-            return Rest::Wait(rest);
+            return WaitMode::Wait(rest);
         }
         let sleeps = rest != Some(Duration::ZERO);
         self.look(sleeps, table);
         if sleeps && self.ready.is_empty() {
-            return Rest::Wait(rest);
+            return WaitMode::Wait(rest);
         }
         if !sleeps && !busy {
             self.turns = TURNS;
             self.spin(table);
         }
         if self.ask_at.is_some_and(|at| now < at) {
-            return Rest::Skip;
+            return WaitMode::Skip;
         }
         self.ask_at = Some(now + self.every);
-        Rest::Wait(Some(Duration::ZERO))
+        WaitMode::Wait(Some(Duration::ZERO))
     }
 
     /// So many turns were taken, and nothing is ready: if the loop only spins, looks for the next ones at once.
-    pub(super) fn look_after<W: Transport>(&mut self, turns: usize, table: &mut Table<Entry<W>>) {
+    pub(super) fn look_after<W: Transport>(&mut self, turns: usize, table: &mut Table<ReadinessEntry<W>>) {
         if turns < self.turns {
             self.spin(table);
         }
     }
 
     /// Looks until something is ready, or for long enough.
-    fn spin<W: Transport>(&mut self, table: &mut Table<Entry<W>>) {
+    fn spin<W: Transport>(&mut self, table: &mut Table<ReadinessEntry<W>>) {
         for _ in 0..LOOKS / self.awake.len().max(1) {
             if !self.ready.is_empty() {
                 return;
@@ -102,7 +102,7 @@ impl Rings {
             if events > 0 { KERNEL_OFTEN } else { (self.every * 2).clamp(KERNEL_OFTEN, KERNEL_RARELY) };
     }
 
-    fn look<W: Transport>(&mut self, sleeps: bool, table: &mut Table<Entry<W>>) {
+    fn look<W: Transport>(&mut self, sleeps: bool, table: &mut Table<ReadinessEntry<W>>) {
         let ready = &mut self.ready;
         self.awake.retain(|&token| {
             let Some(entry) = table.get_mut(token) else { return false };

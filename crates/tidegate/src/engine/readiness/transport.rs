@@ -12,7 +12,7 @@ use tidegate_os::poll::Readiness;
 use tidegate_os::socket::{Blocking, Listener, More, SENDS_FILES, Stream, local_addr};
 
 use super::{Incoming, Settled, Transport};
-use crate::fastpath::{self, Begun, Handshake, Link, Outcome, Rendezvous, Transports};
+use crate::fastpath::{self, Begun, Handshake, MemoryLink, Outcome, Rendezvous, Transports};
 
 /// A listening socket, and where offers for the fast path are left, if it has that.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(in crate::engine) enum SocketTransport {
     /// Being made, with an offer that has not been decided.
     Handshaking(Box<Handshake>, Arc<Transports>),
     /// Over shared memory.
-    Link(Box<Link>),
+    Link(Box<MemoryLink>),
     /// Between two of the others, within one call.
     Nothing,
 }

@@ -43,7 +43,7 @@ use tidegate_os::waker::Waker;
 
 use self::observed::TICK;
 use self::script::Script;
-use self::socket::Server;
+use self::socket::SocketState;
 use self::world::{World, enter, with};
 use super::readiness::Transport;
 use super::worker::balance::Balance;
@@ -64,7 +64,7 @@ trait Stepped {
     const EXACT: bool;
 }
 
-impl Stepped for readies::Loop<readiness::SimPoller> {
+impl Stepped for readies::ReadinessLoop<readiness::SimPoller> {
     const EXACT: bool = true;
 
     fn turn(&mut self) -> io::Result<()> {
@@ -89,7 +89,7 @@ impl Stepped for readies::Loop<readiness::SimPoller> {
     fn check_empty(&mut self) {}
 }
 
-impl Stepped for completes::Loop<completion::SimPort> {
+impl Stepped for completes::CompletionLoop<completion::SimPort> {
     const EXACT: bool = false;
 
     fn turn(&mut self) -> io::Result<()> {
@@ -143,12 +143,18 @@ fn play(
     enter(Some(world));
     let played = catch_unwind(AssertUnwindSafe(|| match completes {
         true => {
-            let acceptor = (!script.dials).then(|| Arc::new(completion::Acceptor));
-            run(completes::Loop::<completion::SimPort>::new(worker, waker.clone(), acceptor), &counters);
+            let acceptor = (!script.dials).then(|| Arc::new(completion::SimAcceptQueue));
+            run(
+                completes::CompletionLoop::<completion::SimPort>::new(worker, waker.clone(), acceptor),
+                &counters,
+            );
         }
         false => {
-            let acceptor = (!script.dials).then(|| Arc::new(readiness::Acceptor));
-            run(readies::Loop::<readiness::SimPoller>::new(worker, waker.clone(), acceptor), &counters);
+            let acceptor = (!script.dials).then(|| Arc::new(readiness::SimListener));
+            run(
+                readies::ReadinessLoop::<readiness::SimPoller>::new(worker, waker.clone(), acceptor),
+                &counters,
+            );
         }
     }));
     let mut world = enter(None).ok_or("the world is gone")?;
@@ -219,8 +225,10 @@ impl World {
         }
         let late = stats.bytes_in < expected.received || stats.bytes_out < expected.taken;
         let wrong = sums.into_iter().find(|(_, a, b)| a != b);
-        let open =
-            self.sockets.iter().position(|socket| !matches!(socket.server, Server::Away | Server::Closed));
+        let open = self
+            .sockets
+            .iter()
+            .position(|socket| !matches!(socket.server, SocketState::Away | SocketState::Closed));
         let kept = self.sockets.iter().position(|socket| socket.log.opened.is_some() && !socket.log.dropped);
         if let Some((what, a, b)) = wrong {
             self.fail(|| format!("{what}: {a} and {b}; {stats:?}"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::script::{Afterwards, Hearing};
-use super::socket::{Edge, Server};
+use super::socket::{Edge, SocketState};
 use super::world::{Happening, World};
 
 impl World {
@@ -41,7 +41,7 @@ impl World {
         if socket.gone || socket.broken.is_some() {
             return;
         }
-        if socket.server == Server::Closed {
+        if socket.server == SocketState::Closed {
             socket.gone = true; // its bytes are answered by a reset
             return;
         }
@@ -136,7 +136,7 @@ impl World {
         };
         let lost = self.rng.bool();
         let socket = &mut self.sockets[id];
-        if socket.server == Server::Closed || socket.broken.is_some() {
+        if socket.server == SocketState::Closed || socket.broken.is_some() {
             socket.gone = true;
             return;
         }

@@ -24,9 +24,9 @@ use crate::proto::queue::Files;
 use crate::proto::{Direction, PermitState, Receive, Token};
 
 /// The listening socket.
-pub(super) struct Acceptor;
+pub(super) struct SimListener;
 
-impl Incoming for Acceptor {
+impl Incoming for SimListener {
     type Stream = Sock;
 
     fn accept(&self) -> io::Result<(Sock, Option<SocketAddr>)> {
@@ -75,7 +75,7 @@ impl Drop for Sock {
     fn drop(&mut self) {
         with(|world| {
             let reset =
-                matches!(world.sockets[self.0].server, super::socket::Server::Closing { reset: true });
+                matches!(world.sockets[self.0].server, super::socket::SocketState::Closing { reset: true });
             world.close(self.0, reset);
         });
     }
@@ -185,7 +185,7 @@ impl Transport for Sock {
 
     fn reset_on_close(&self) -> io::Result<()> {
         with(|world| {
-            world.sockets[self.0].server = super::socket::Server::Closing { reset: true };
+            world.sockets[self.0].server = super::socket::SocketState::Closing { reset: true };
             Ok(())
         })
     }
@@ -286,7 +286,7 @@ pub(super) struct SimPoller {
 }
 
 impl Poller for SimPoller {
-    type Listener = Acceptor;
+    type Listener = SimListener;
 
     fn new(policy: &Policy) -> io::Result<Self> {
         Ok(Self { events: policy.events_per_wait, listening: false })
@@ -296,12 +296,12 @@ impl Poller for SimPoller {
         Ok(())
     }
 
-    fn watch_listener(&mut self, _: &Acceptor) -> io::Result<()> {
+    fn watch_listener(&mut self, _: &SimListener) -> io::Result<()> {
         assert!(!std::mem::replace(&mut self.listening, true), "watched twice");
         Ok(())
     }
 
-    fn unwatch_listener(&mut self, _: &Acceptor) {
+    fn unwatch_listener(&mut self, _: &SimListener) {
         assert!(std::mem::take(&mut self.listening), "not watched");
     }
 

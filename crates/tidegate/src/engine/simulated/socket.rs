@@ -36,7 +36,7 @@ fn byte(stream: u64, at: u64) -> u8 {
 
 /// The state of this end's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Server {
+pub(super) enum SocketState {
     /// Not accepted, or not dialled.
     Away,
     /// The loop has it.
@@ -83,7 +83,7 @@ pub(super) struct Taken {
 pub(super) struct SimulatedSocket {
     pub(super) part: Part,
     streams: (u64, u64),
-    pub(super) server: Server,
+    pub(super) server: SocketState,
     /// From the peer: arrived, and received by the loop.
     pub(super) arrived: u64,
     pub(super) received: u64,
@@ -180,7 +180,7 @@ impl SimulatedSocket {
         Self {
             part: part.clone(),
             streams: (2 * id, if echoes { 2 * id } else { 2 * id + 1 }),
-            server: Server::Away,
+            server: SocketState::Away,
             arrived: 0,
             received: 0,
             delivered: 0,
@@ -286,7 +286,7 @@ impl World {
     /// What a receive of at most `most` bytes gives; 0 is the end.
     pub(super) fn receive(&mut self, id: usize, most: u64) -> io::Result<u64> {
         let socket = &mut self.sockets[id];
-        if socket.server != Server::Open && !matches!(socket.server, Server::Closing { .. }) {
+        if socket.server != SocketState::Open && !matches!(socket.server, SocketState::Closing { .. }) {
             self.fail(|| format!("received on {id}, which is not open"));
             return Err(ErrorKind::NotConnected.into());
         }
@@ -362,7 +362,7 @@ impl World {
         let now = self.now;
         let socket = &mut self.sockets[id];
         socket.delivered += n;
-        if socket.server == Server::Open {
+        if socket.server == SocketState::Open {
             self.expected.received += n;
         }
         let log = &mut socket.log;
@@ -383,7 +383,7 @@ impl World {
             self.recovers(id);
         }
         let socket = &mut self.sockets[id];
-        if socket.server == Server::Open {
+        if socket.server == SocketState::Open {
             self.expected.taken += n;
         }
     }
@@ -391,7 +391,7 @@ impl World {
     /// Gives the kernel bytes to send; how many it takes.
     pub(super) fn send(&mut self, id: usize, bytes: &[u8]) -> io::Result<u64> {
         let socket = &mut self.sockets[id];
-        if socket.finished || socket.server == Server::Closed || socket.server == Server::Away {
+        if socket.finished || socket.server == SocketState::Closed || socket.server == SocketState::Away {
             self.fail(|| format!("sent on {id}, whose sending side is closed"));
             return Err(Errno::PIPE.into());
         }
@@ -442,10 +442,10 @@ impl World {
     pub(super) fn close(&mut self, id: usize, reset: bool) {
         self.moved = true;
         let socket = &mut self.sockets[id];
-        if !matches!(socket.server, Server::Open | Server::Closing { .. }) {
+        if !matches!(socket.server, SocketState::Open | SocketState::Closing { .. }) {
             return self.fail(|| format!("{id} closed twice"));
         }
-        socket.server = Server::Closed;
+        socket.server = SocketState::Closed;
         socket.watched = None;
         let unread = socket.arrived > socket.received;
         self.note(|| format!("  {id} closed{}", if reset { " with a reset" } else { "" }));
@@ -461,7 +461,7 @@ impl World {
             self.goes_on_hearing(id);
         }
         let all_given =
-            self.sockets.iter().all(|socket| socket.given.is_some() && socket.server == Server::Closed);
+            self.sockets.iter().all(|socket| socket.given.is_some() && socket.server == SocketState::Closed);
         if all_given && self.drained_at.is_none() {
             self.config(Duration::ZERO, Happening::Drain);
         }
@@ -497,6 +497,6 @@ impl World {
     pub(super) fn established(&mut self, id: usize) {
         self.note(|| format!("  {id} is established"));
         self.moved = true;
-        self.sockets[id].server = Server::Open;
+        self.sockets[id].server = SocketState::Open;
     }
 }

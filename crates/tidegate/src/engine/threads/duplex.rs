@@ -40,7 +40,7 @@ use super::super::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM, SEND_QUANTUM};
 use crate::proto::dial::DialRequest;
-use crate::proto::queue::Queue;
+use crate::proto::queue::SendQueue;
 use crate::proto::{Action, Connection, Direction, Event, NextStep, Receive};
 use crate::stats::{Counters, Writers};
 
@@ -183,7 +183,7 @@ fn connect(request: &DialRequest, slot: &RegistrySlot) -> io::Result<Stream> {
 /// One connection, shared by its two threads.
 struct SharedConnection {
     stream: Stream,
-    state: Mutex<State>,
+    state: Mutex<DuplexState>,
     /// Wakes the sending thread: there is something to send, mail, or an order.
     sender: Arc<Notify>,
     /// Wakes the receiving thread: the outbox has drained, the connection is over, or mail has come that may end the
@@ -196,7 +196,7 @@ struct SharedConnection {
     slot: RegistrySlot,
 }
 
-struct State {
+struct DuplexState {
     connection: Connection,
     /// The sending thread sleeps at most until then.
     sleeps_until: Option<Instant>,
@@ -265,7 +265,7 @@ fn serve(stream: Stream, slot: RegistrySlot, mut caller: Caller, headroom: Headr
         .wakes(&Waker::from(Arc::new(ThreadWakers { sender: sender.clone(), receiver: receiver.clone() })));
     let shared = Arc::new(SharedConnection {
         stream,
-        state: Mutex::new(State {
+        state: Mutex::new(DuplexState {
             connection: Connection::new(session, caller.origin(), Instant::now()),
             sleeps_until: None,
             sends: false,
@@ -310,7 +310,7 @@ impl Write for &Stream {
 }
 
 impl SharedConnection {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DuplexState> {
         // A session that panicked has ended its thread; the other one must still be able to end.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -380,7 +380,7 @@ impl SharedConnection {
 
     fn send_all(&self) {
         // What this thread sends from while it does not have the lock.
-        let mut taken = Queue::default();
+        let mut taken = SendQueue::default();
         loop {
             let has_mail = self.take_some_deliveries(&taken);
             let mut state = self.lock();
@@ -430,7 +430,7 @@ impl SharedConnection {
     /// Orders, and mail for which there is room, as much as has its turn: what it brings about goes out before more is
     /// read, or a peer that reads all the time would be far behind in the outbox only. A long queue is read in any
     /// case, so that who really takes too little is found out. Whether there is more.
-    fn take_some_deliveries(&self, taken: &Queue) -> bool {
+    fn take_some_deliveries(&self, taken: &SendQueue) -> bool {
         for _ in 0..MAIL_QUANTUM {
             let Some(waiting) = self.slot.post.waiting() else { return false };
             if waiting < GROUP_QUANTUM && !self.has_room(taken) {
@@ -442,7 +442,7 @@ impl SharedConnection {
     }
 
     /// Whether the outbox is low, or nothing of it can be sent.
-    fn has_room(&self, taken: &Queue) -> bool {
+    fn has_room(&self, taken: &SendQueue) -> bool {
         let state = self.lock();
         let sends = state.connection.action().send || !taken.is_empty();
         !sends || state.connection.queue().len() <= self.slot.registry.policy().outbox.low
@@ -455,7 +455,7 @@ impl SharedConnection {
     }
 
     /// Sends once from what was taken.
-    fn send(&self, taken: &mut Queue) {
+    fn send(&self, taken: &mut SendQueue) {
         let event = match write_next(&self.stream, taken, NextStep::Nothing) {
             Ok(written) => {
                 taken.confirm(written.bytes);

@@ -4,23 +4,23 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::super::worker::registry::ConnectionRegistry;
-use super::pool::{Job, PooledConnection, Queue};
+use super::pool::{PooledConnection, WorkItem, WorkQueue};
 
 /// The way back into the queue.
 pub(super) struct IdleSet {
-    queue: Arc<Queue>,
+    queue: Arc<WorkQueue>,
     closed: Mutex<bool>,
     changed: Condvar,
 }
 
 impl IdleSet {
-    pub(super) fn new(queue: Arc<Queue>) -> io::Result<Arc<Self>> {
+    pub(super) fn new(queue: Arc<WorkQueue>) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self { queue, closed: Mutex::new(false), changed: Condvar::new() }))
     }
 
     /// Lets the others have their turn first.
     pub(super) fn park(self: &Arc<Self>, pooled: Box<PooledConnection>, _: &ConnectionRegistry) {
-        self.queue.push(Job::Rotated(pooled));
+        self.queue.push(WorkItem::Rotated(pooled));
     }
 
     /// There is nothing to watch: sleeps until the lot is closed.

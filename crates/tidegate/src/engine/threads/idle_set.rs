@@ -15,7 +15,7 @@ use tidegate_os::waker::Waker;
 
 use super::super::readiness::Transport;
 use super::super::worker::registry::ConnectionRegistry;
-use super::pool::{Job, PooledConnection, Queue};
+use super::pool::{PooledConnection, WorkItem, WorkQueue};
 use crate::proto::{Resolution, Table, Timers, Token};
 
 /// Reports taken from the kernel at once.
@@ -27,12 +27,12 @@ const WAKER: u64 = u64::MAX;
 pub(super) struct IdleSet {
     epoll: Epoll,
     waker: Waker,
-    state: Mutex<State>,
-    queue: Arc<Queue>,
+    state: Mutex<IdleSetState>,
+    queue: Arc<WorkQueue>,
     closed: AtomicBool,
 }
 
-struct State {
+struct IdleSetState {
     parked: Table<Box<PooledConnection>>,
     timers: Timers,
     fired: Vec<u32>,
@@ -41,12 +41,12 @@ struct State {
 }
 
 /// Takes one connection out when there is mail for it.
-struct Call {
+struct UnparkWaker {
     idle_set: Weak<IdleSet>,
     token: Token,
 }
 
-impl Wake for Call {
+impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         if let Some(idle_set) = self.idle_set.upgrade() {
             idle_set.unpark(self.token);
@@ -55,10 +55,10 @@ impl Wake for Call {
 }
 
 impl IdleSet {
-    pub(super) fn new(queue: Arc<Queue>) -> io::Result<Arc<Self>> {
+    pub(super) fn new(queue: Arc<WorkQueue>) -> io::Result<Arc<Self>> {
         let (epoll, waker) = (Epoll::new()?, Waker::new()?);
         epoll.add_level(&waker, WAKER)?;
-        let state = State {
+        let state = IdleSetState {
             parked: Table::default(),
             timers: Timers::new(Instant::now()),
             fired: Vec::new(),
@@ -67,7 +67,7 @@ impl IdleSet {
         Ok(Arc::new(Self { epoll, waker, state: Mutex::new(state), queue, closed: AtomicBool::new(false) }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, IdleSetState> {
         // No code of the application runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,9 +79,9 @@ impl IdleSet {
         let post = pooled.slot.post.clone();
         let token = self.lock().parked.insert(pooled);
         // Before it is watched: the next worker to have it says whom mail is to wake, and nobody may say so after that.
-        post.wakes(&TaskWaker::from(Arc::new(Call { idle_set: Arc::downgrade(self), token })));
+        post.wakes(&TaskWaker::from(Arc::new(UnparkWaker { idle_set: Arc::downgrade(self), token })));
         let mut state = self.lock();
-        let State { parked, timers, sleeps_until, .. } = &mut *state;
+        let IdleSetState { parked, timers, sleeps_until, .. } = &mut *state;
         let Some(pooled) = parked.get_mut(token) else {
             return; // mail has come, and a worker has it
         };
@@ -110,7 +110,7 @@ impl IdleSet {
             let _ = self.epoll.remove(fd); // it may not have been added
         }
         drop(state);
-        self.queue.push(Job::Rotated(pooled));
+        self.queue.push(WorkItem::Rotated(pooled));
     }
 
     /// Watches on the calling thread until the lot is closed.
@@ -141,7 +141,7 @@ impl IdleSet {
 
     fn unpark_due(&self) {
         let mut state = self.lock();
-        let State { parked, timers, fired, .. } = &mut *state;
+        let IdleSetState { parked, timers, fired, .. } = &mut *state;
         timers.advance(Instant::now(), fired);
         let due: Vec<Token> = fired.drain(..).filter_map(|index| parked.token_at(index)).collect();
         drop(state);

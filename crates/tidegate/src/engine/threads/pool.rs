@@ -32,7 +32,7 @@ use tidegate_os::poll::{Readiness, wait_pair};
 use tidegate_os::socket::{Blocking, Stream};
 use tidegate_os::waker::Waker;
 
-use super::super::readiness::{Entry, Progress, SocketTransport, Transport};
+use super::super::readiness::{Progress, ReadinessEntry, SocketTransport, Transport};
 use super::super::worker::capacity::POOL_WORKERS;
 use super::super::worker::control::ControlThread;
 use super::super::worker::loop_driver::Phase;
@@ -67,11 +67,11 @@ impl Engine for Leaf {
         let control = ControlThread::new(policy.mail_queue);
         let command_queue = control.command_queue.clone();
         let registry = ConnectionRegistry::new(config, Counters::sets(workers, Writers::One));
-        let queue: Arc<Queue> = Arc::new(Queue::default());
+        let queue: Arc<WorkQueue> = Arc::new(WorkQueue::default());
         let idle_set = IdleSet::new(queue.clone())?;
         let mut started = registry.handle(command_queue, Vec::new());
         let outcome = (0..workers).try_for_each(|index| {
-            let worker = Worker::new(index, registry.clone(), queue.clone(), idle_set.clone())?;
+            let worker = PoolWorker::new(index, registry.clone(), queue.clone(), idle_set.clone())?;
             started.threads.push(spawn(&registry, "worker", move || worker.run())?);
             Ok(())
         });
@@ -92,7 +92,7 @@ impl Engine for Leaf {
 /// Starts the watcher, the acceptor and the control.
 fn start_workers(
     registry: &Arc<ConnectionRegistry>,
-    queue: &Arc<Queue>,
+    queue: &Arc<WorkQueue>,
     idle_set: &Arc<IdleSet>,
     control: ControlThread,
     started: &mut EngineHandle,
@@ -102,7 +102,7 @@ fn start_workers(
     let watcher = idle_set.clone();
     started.threads.push(spawn(registry, "watch", move || watcher.watch())?);
     let asked = queue.clone();
-    registry.dials_by(move |request, slot| asked.push(Job::Dial { request, slot }));
+    registry.dials_by(move |request, slot| asked.push(WorkItem::Dial { request, slot }));
     let back_office = spawn(registry, "control", move || {
         control.run(&back);
         close.close();
@@ -110,13 +110,13 @@ fn start_workers(
     })?;
     started.threads.push(back_office);
     started.threads.push(start_acceptor(registry, Blocking::Never, move |stream, peer, slot| {
-        feed.push(Job::Accepted { stream, peer, slot });
+        feed.push(WorkItem::Accepted { stream, peer, slot });
     })?);
     Ok(())
 }
 
 /// What a worker can take on.
-pub(super) enum Job {
+pub(super) enum WorkItem {
     Accepted {
         stream: Stream,
         peer: Option<SocketAddr>,
@@ -132,7 +132,7 @@ pub(super) enum Job {
 
 /// A connection in a worker's hands.
 pub(super) struct PooledConnection {
-    pub(super) entry: Entry,
+    pub(super) entry: ReadinessEntry,
     /// How its last turn ended.
     progress: Progress,
     /// Given back after the socket was closed: fields are dropped in order.
@@ -156,14 +156,14 @@ impl PooledConnection {
 
 /// The queue of connections that wait for a worker. As long as `max_connections` allows.
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct WorkQueue {
     state: Mutex<QueueState>,
     filled: Condvar,
 }
 
 #[derive(Default)]
 struct QueueState {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<WorkItem>,
     closed: bool,
     workers: Resting,
 }
@@ -179,12 +179,12 @@ struct Resting {
     asleep: VecDeque<Arc<Alarm>>,
 }
 
-impl Queue {
+impl WorkQueue {
     fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn push(&self, job: Job) {
+    pub(super) fn push(&self, job: WorkItem) {
         let mut state = self.lock();
         state.jobs.push_back(job);
         state.wake_for_jobs();
@@ -198,7 +198,7 @@ impl Queue {
     }
 
     /// The next job; `None` once the queue is closed and empty.
-    fn pop(&self) -> Option<Job> {
+    fn pop(&self) -> Option<WorkItem> {
         let mut state = self.lock();
         state.workers.idle += 1;
         let waited = self.filled.wait_while(state, |state| state.jobs.is_empty() && !state.closed);
@@ -265,10 +265,10 @@ impl Wake for Alarm {
     }
 }
 
-struct Worker {
+struct PoolWorker {
     index: usize,
     registry: Arc<ConnectionRegistry>,
-    queue: Arc<Queue>,
+    queue: Arc<WorkQueue>,
     idle_set: Arc<IdleSet>,
     counters: Arc<Counters>,
     alarm: Arc<Alarm>,
@@ -276,7 +276,7 @@ struct Worker {
 }
 
 /// What became of a connection a worker had.
-enum Outcome {
+enum TurnOutcome {
     Over,
     /// It has had its turn.
     GiveBack,
@@ -284,11 +284,11 @@ enum Outcome {
     Park,
 }
 
-impl Worker {
+impl PoolWorker {
     fn new(
         index: usize,
         registry: Arc<ConnectionRegistry>,
-        queue: Arc<Queue>,
+        queue: Arc<WorkQueue>,
         idle_set: Arc<IdleSet>,
     ) -> io::Result<Self> {
         let alarm = Arc::new(Alarm {
@@ -306,26 +306,26 @@ impl Worker {
         while let Some(job) = self.queue.pop() {
             let Some(mut pooled) = self.take_on(job, &mut buffer) else { continue };
             match self.stay_with(&mut pooled, &mut buffer) {
-                Outcome::Over => drop(pooled),
-                Outcome::GiveBack => self.queue.push(Job::Rotated(pooled)),
-                Outcome::Park => self.idle_set.park(pooled, &self.registry),
+                TurnOutcome::Over => drop(pooled),
+                TurnOutcome::GiveBack => self.queue.push(WorkItem::Rotated(pooled)),
+                TurnOutcome::Park => self.idle_set.park(pooled, &self.registry),
             }
         }
     }
 
     /// Gets a connection going. A new one is looked at for data at once.
-    fn take_on(&self, job: Job, buffer: &mut [u8]) -> Option<Box<PooledConnection>> {
+    fn take_on(&self, job: WorkItem, buffer: &mut [u8]) -> Option<Box<PooledConnection>> {
         let (transport, mut caller, slot) = match job {
-            Job::Rotated(pooled) => {
+            WorkItem::Rotated(pooled) => {
                 pooled.slot.post.wakes(&self.wakes);
                 return Some(pooled);
             }
-            Job::Accepted { stream, peer, slot } => {
+            WorkItem::Accepted { stream, peer, slot } => {
                 let transport =
                     SocketTransport::accepted(stream, peer, self.registry.config.rendezvous.as_deref());
                 (transport, Caller::Accepted(peer), slot)
             }
-            Job::Dial { request, slot } => match self.connect(&request, &slot) {
+            WorkItem::Dial { request, slot } => match self.connect(&request, &slot) {
                 Ok(transport) => (transport, Caller::Dialled(request), slot),
                 Err(e) => {
                     self.registry.dial_failed(request, e);
@@ -339,7 +339,7 @@ impl Worker {
         slot.post.wakes(&self.wakes);
         let connection = Connection::new(session, caller.origin(), Instant::now());
         let mut pooled = Box::new(PooledConnection {
-            entry: Entry::new(transport, Phase::Open(connection)),
+            entry: ReadinessEntry::new(transport, Phase::Open(connection)),
             progress: Progress::Idle,
             slot,
         });
@@ -362,20 +362,20 @@ impl Worker {
     }
 
     /// Serves a connection until it is over or others should have their turn.
-    fn stay_with(&self, pooled: &mut PooledConnection, buffer: &mut [u8]) -> Outcome {
+    fn stay_with(&self, pooled: &mut PooledConnection, buffer: &mut [u8]) -> TurnOutcome {
         let mut turns = 0;
         loop {
             if pooled.progress == Progress::Closed {
-                return Outcome::Over;
+                return TurnOutcome::Over;
             }
             if self.deliver(pooled) == Progress::Closed {
-                return Outcome::Over;
+                return TurnOutcome::Over;
             }
             let has_mail = pooled.slot.post.has_delivery();
             let others = self.queue.others_wait(&self.alarm);
             turns += 1;
             if others && turns > self.registry.policy().drain_budget {
-                return Outcome::GiveBack;
+                return TurnOutcome::GiveBack;
             }
             let ready = match pooled.progress {
                 Progress::Yield => self.wait(pooled, Some(Duration::ZERO)),
@@ -408,7 +408,7 @@ impl Worker {
             if quiet && others && pooled.progress == Progress::Idle && !has_mail {
                 // What it waits for may have changed since the wait: it has to be woken for what it wants now.
                 let sees = pooled.entry.stream.prepare_sleep(pooled.entry.wants());
-                return if sees == Readiness::default() { Outcome::Park } else { Outcome::GiveBack };
+                return if sees == Readiness::default() { TurnOutcome::Park } else { TurnOutcome::GiveBack };
             }
         }
     }

@@ -8,7 +8,7 @@ use ::tokio::net::{UnixListener, UnixStream};
 use tidegate_os::descriptor::OwnedFd;
 use tidegate_os::socket::{Blocking, Listener, Stream};
 
-use crate::engine::tokio::{Accepted, Accepts, Socket};
+use crate::engine::tokio::{AcceptResult, AsyncListener, Socket};
 use crate::service::Dial;
 
 pub(in crate::engine) type LocalListener = UnixListener;
@@ -18,10 +18,10 @@ pub(in crate::engine) fn listen(listener: &Listener) -> io::Result<LocalListener
     UnixListener::from_std(listener.share()?.into())
 }
 
-impl Accepts for UnixListener {
+impl AsyncListener for UnixListener {
     type Stream = UnixStream;
 
-    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<Accepted<UnixStream>> {
+    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<AcceptResult<UnixStream>> {
         self.poll_accept(task).map_ok(|(stream, _)| (stream, None))
     }
 }

@@ -160,18 +160,18 @@ impl Front {
 }
 
 /// What an accept has brought: a connection, and the address of its peer if that is known.
-pub(super) type Accepted<S> = io::Result<(S, Option<SocketAddr>)>;
+pub(super) type AcceptResult<S> = io::Result<(S, Option<SocketAddr>)>;
 
 /// What the library's listeners have in common.
-pub(super) trait Accepts {
+pub(super) trait AsyncListener {
     type Stream: Socket;
-    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<Accepted<Self::Stream>>;
+    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<AcceptResult<Self::Stream>>;
 }
 
-impl Accepts for TcpListener {
+impl AsyncListener for TcpListener {
     type Stream = TcpStream;
 
-    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<Accepted<TcpStream>> {
+    fn poll_accept(&self, task: &mut TaskContext<'_>) -> Poll<AcceptResult<TcpStream>> {
         self.poll_accept(task).map_ok(|(stream, peer)| (stream, Some(peer)))
     }
 }
@@ -198,7 +198,7 @@ impl Socket for TcpStream {
     }
 }
 
-async fn accept_all<L: Accepts>(registry: Arc<ConnectionRegistry>, listener: L, same: Arc<Listener>) {
+async fn accept_all<L: AsyncListener>(registry: Arc<ConnectionRegistry>, listener: L, same: Arc<Listener>) {
     let take = |(stream, peer), slot: Option<RegistrySlot>| {
         if let Some(slot) = slot {
             begin(stream, Caller::Accepted(peer), slot);
@@ -218,12 +218,12 @@ async fn accept_all<L: Accepts>(registry: Arc<ConnectionRegistry>, listener: L, 
 }
 
 /// What the next accept brings, once there may be one; `None` when the registry stops.
-fn poll_next<L: Accepts>(
+fn poll_next<L: AsyncListener>(
     registry: &ConnectionRegistry,
     listener: &L,
     mut pause: Pin<&mut Sleep>,
     task: &mut TaskContext<'_>,
-) -> Poll<Option<(Admission, Accepted<L::Stream>)>> {
+) -> Poll<Option<(Admission, AcceptResult<L::Stream>)>> {
     loop {
         match registry.poll_turn(task) {
             AcceptStep::Accept(admission) => {

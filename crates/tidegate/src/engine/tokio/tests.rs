@@ -15,10 +15,10 @@ use crate::policy::Policy;
 /// Fails with these errors, one after the other; then nothing comes.
 struct Failing(Arc<Mutex<VecDeque<Errno>>>);
 
-impl Accepts for Failing {
+impl AsyncListener for Failing {
     type Stream = TcpStream;
 
-    fn poll_accept(&self, _: &mut TaskContext<'_>) -> Poll<Accepted<TcpStream>> {
+    fn poll_accept(&self, _: &mut TaskContext<'_>) -> Poll<AcceptResult<TcpStream>> {
         match self.0.lock().unwrap().pop_front() {
             Some(errno) => Poll::Ready(Err(errno.into())),
             None => Poll::Pending,

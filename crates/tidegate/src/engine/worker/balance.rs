@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use super::{Command, CommandQueue};
-use crate::policy::accept::{Load, assignee, lead};
+use crate::policy::accept::{ThreadLoad, assignee, lead};
 
 /// Connections that may be on their way to a thread. One that does not take them in is left alone.
 const MOST_EXPECTED: u64 = 1024;
 
-/// In [`Worker::state`]: the lower half counts places that are taken, the upper one connections on their way.
+/// In [`ThreadPlaces::state`]: the lower half counts places that are taken, the upper one connections on their way.
 const EXPECTED: u64 = 1 << 32;
 /// The thread has ended.
 const ENDED: u64 = 1 << 63;
@@ -22,7 +22,7 @@ const ENDED: u64 = 1 << 63;
 /// What the others know of one I/O thread. Each is on separate cache lines.
 #[repr(align(128))]
 #[derive(Default)]
-struct Worker {
+struct ThreadPlaces {
     /// Places taken: connections that are open, on their way, or that an accept was posted for. See [`EXPECTED`] and
     /// [`ENDED`].
     state: AtomicU64,
@@ -41,10 +41,10 @@ fn expected(state: u64) -> u64 {
     (state & !ENDED) >> 32
 }
 
-impl Worker {
-    fn load(&self) -> Load {
+impl ThreadPlaces {
+    fn load(&self) -> ThreadLoad {
         let state = self.state.load(Relaxed);
-        Load { given: self.given.load(Relaxed), open: open(state), has_room: self.has_room(state) }
+        ThreadLoad { given: self.given.load(Relaxed), open: open(state), has_room: self.has_room(state) }
     }
 
     /// Whether others may hand it a connection.
@@ -56,7 +56,7 @@ impl Worker {
 
 /// The I/O threads of a server or client as they see each other.
 pub(crate) struct Balance {
-    workers: Box<[Worker]>,
+    workers: Box<[ThreadPlaces]>,
     /// The fewest connections that a thread with room was given, when this was last looked at.
     fewest: AtomicU64,
     command_queues: Box<[Arc<CommandQueue>]>,
@@ -69,7 +69,7 @@ impl Balance {
     /// For threads behind these gates, of which the first are `started` now; none has room yet.
     pub(crate) fn new(command_queues: &[Arc<CommandQueue>], started: usize) -> Self {
         Self {
-            workers: command_queues.iter().map(|_| Worker::default()).collect(),
+            workers: command_queues.iter().map(|_| ThreadPlaces::default()).collect(),
             fewest: AtomicU64::new(0),
             command_queues: command_queues.into(),
             started: AtomicUsize::new(started),
@@ -162,10 +162,10 @@ impl Balance {
         None
     }
 
-    fn choose(&self, mine: usize, own: Load) -> usize {
+    fn choose(&self, mine: usize, own: ThreadLoad) -> usize {
         let workers = &self.workers[..self.started()];
-        let mut loads: Vec<_> = workers.iter().map(Worker::load).collect();
-        loads[mine] = Load { has_room: true, ..own };
+        let mut loads: Vec<_> = workers.iter().map(ThreadPlaces::load).collect();
+        loads[mine] = ThreadLoad { has_room: true, ..own };
         let to = assignee(&loads, mine);
         let with_room = loads.iter().filter(|load| load.has_room);
         let fewest = with_room.map(|load| load.given).min().unwrap_or(own.given);

@@ -16,12 +16,12 @@ pub(crate) struct BlockingPool {
 }
 
 struct JobQueue {
-    state: Mutex<State>,
+    state: Mutex<JobQueueState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct JobQueueState {
     jobs: VecDeque<Job>,
     threads: usize,
     /// Threads that wait for a job.
@@ -73,7 +73,7 @@ impl Drop for BlockingPool {
 }
 
 impl JobQueue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, JobQueueState> {
         // No code that can panic runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

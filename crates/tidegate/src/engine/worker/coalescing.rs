@@ -44,13 +44,13 @@ pub(in crate::engine) struct Coalescing {
     /// What a look without a pause brings, and of how many it is the mean.
     plain: f64,
     plain_looks: u32,
-    phase: Phase,
+    phase: CoalescingPhase,
     /// How long after the next failure it is tried again.
     distance: Duration,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum CoalescingPhase {
     /// No pauses before then.
     Plain { until: Instant },
     /// Pauses; what they gathered since they were last judged.
@@ -67,7 +67,7 @@ impl Coalescing {
             recent: 0.0,
             plain: 0.0,
             plain_looks: 0,
-            phase: Phase::Plain { until: now },
+            phase: CoalescingPhase::Plain { until: now },
             distance: budget * WINDOW,
         }
     }
@@ -81,7 +81,7 @@ impl Coalescing {
     /// Whether pauses are being made: the next look may follow one.
     #[inline]
     pub(in crate::engine) fn is_pausing(&self) -> bool {
-        matches!(self.phase, Phase::Pausing { .. })
+        matches!(self.phase, CoalescingPhase::Pausing { .. })
     }
 
     /// How long to pause from `now` before the next look.
@@ -90,11 +90,11 @@ impl Coalescing {
         if left.is_zero() || left < self.budget / LEAST_PART || self.expected(left) < EXPECTED {
             return Duration::ZERO;
         }
-        if let Phase::Plain { until } = self.phase {
+        if let CoalescingPhase::Plain { until } = self.phase {
             if now < until || self.plain_looks < PLAIN_LOOKS {
                 return Duration::ZERO;
             }
-            self.phase = Phase::Pausing { since: now, looks: 0, events: 0 };
+            self.phase = CoalescingPhase::Pausing { since: now, looks: 0, events: 0 };
         }
         self.paused = true;
         left
@@ -111,11 +111,11 @@ impl Coalescing {
         self.looked = now;
         let paused = std::mem::take(&mut self.paused);
         match &mut self.phase {
-            Phase::Plain { .. } if events > 0 => {
+            CoalescingPhase::Plain { .. } if events > 0 => {
                 self.plain_looks = self.plain_looks.saturating_add(1);
                 self.plain += (events as f64 - self.plain) / f64::from(self.plain_looks.min(2 * PLAIN_LOOKS));
             }
-            Phase::Pausing { looks, events: sum, .. } if paused => {
+            CoalescingPhase::Pausing { looks, events: sum, .. } if paused => {
                 *looks += 1;
                 *sum += events as u64;
                 self.judge(now);
@@ -126,10 +126,10 @@ impl Coalescing {
 
     /// Compares what pauses have gathered with what looks bring without.
     fn judge(&mut self, now: Instant) {
-        let Phase::Pausing { since, looks, events } = &mut self.phase else { return };
+        let CoalescingPhase::Pausing { since, looks, events } = &mut self.phase else { return };
         let gain = *events as f64 / (f64::from(*looks) * self.plain);
         if *looks == FIRST_LOOKS && gain < GAIN.midpoint(1.0) || *looks >= LOOKS && gain < GAIN {
-            self.phase = Phase::Plain { until: now + self.distance };
+            self.phase = CoalescingPhase::Plain { until: now + self.distance };
             self.distance = (self.distance * 2).min(self.window() * LONGEST);
             self.plain_looks = 0;
         } else if *looks >= LOOKS {
@@ -137,7 +137,7 @@ impl Coalescing {
             (*looks, *events) = (0, 0);
             self.distance = self.window();
             if is_old {
-                self.phase = Phase::Plain { until: now };
+                self.phase = CoalescingPhase::Plain { until: now };
                 self.plain_looks = 0;
             }
         }

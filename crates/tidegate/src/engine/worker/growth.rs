@@ -33,10 +33,10 @@ pub(crate) struct Growth {
     /// Places for threads, and how many of them the present limits allow.
     places: usize,
     most: AtomicUsize,
-    inner: Mutex<Inner>,
+    inner: Mutex<GrowthState>,
 }
 
-struct Inner {
+struct GrowthState {
     /// `None` when the server stops.
     start: Option<Start>,
     policy: Arc<Policy>,
@@ -57,7 +57,11 @@ impl Growth {
             dials,
             places,
             most: AtomicUsize::new(0),
-            inner: Mutex::new(Inner { start: Some(start), policy: policy.clone(), handles: Vec::new() }),
+            inner: Mutex::new(GrowthState {
+                start: Some(start),
+                policy: policy.clone(),
+                handles: Vec::new(),
+            }),
         };
         growth.most.store(growth.most_under(&policy), Relaxed);
         Arc::new(growth)
@@ -148,7 +152,7 @@ impl Growth {
         self.lock().handles.iter().any(JoinHandle::is_finished)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, GrowthState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner) // nothing under the lock leaves it half-done
     }
 }

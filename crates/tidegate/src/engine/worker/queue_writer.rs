@@ -7,7 +7,7 @@ use tidegate_os::socket::More;
 
 use crate::policy::sends::FILE_QUANTUM;
 use crate::proto::NextStep;
-use crate::proto::queue::Queue;
+use crate::proto::queue::SendQueue;
 
 /// The calls that a socket sends with.
 pub(in crate::engine) trait Write {
@@ -35,7 +35,7 @@ const SLICES: usize = 64;
 #[inline]
 pub(in crate::engine) fn write_next(
     to: impl Write,
-    queue: &mut Queue,
+    queue: &mut SendQueue,
     then: NextStep,
 ) -> io::Result<Written> {
     if queue.next_file().is_some() {
@@ -72,7 +72,7 @@ fn write_slices(
 
 /// A file yields less than was asked for also where it is cut into steps, and where it ends too early: only the next
 /// call shows which.
-fn write_file(mut to: impl Write, queue: &Queue, then: NextStep) -> io::Result<Written> {
+fn write_file(mut to: impl Write, queue: &SendQueue, then: NextStep) -> io::Result<Written> {
     let Some(range) = queue.next_file() else { return Ok(Written { bytes: 0, short: false }) };
     let more = match then {
         NextStep::CloseAfterSend if range.len() == queue.len() => More::CloseFollows,

@@ -44,7 +44,7 @@ pub(in crate::engine) struct ConnectionRegistry {
     io_counters: Box<[Arc<Counters>]>,
     /// I/O threads that have asked for theirs.
     counting: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<RegistryState>,
     changed: Condvar,
     /// Wakes an acceptor that is a thread and waits for the listener. The listener itself is left as it is: another
     /// process may hold it, to go on with it.
@@ -82,7 +82,7 @@ impl Caller {
 }
 
 #[derive(Default)]
-struct State {
+struct RegistryState {
     open: usize,
     /// Connections that sessions have dialled, or are dialling. They are counted separately.
     dialled: usize,
@@ -171,7 +171,7 @@ impl ConnectionRegistry {
     }
 
     /// Changes something that the acceptor has to know; returns where the mail of all connections goes.
-    fn wake_all(&self, change: impl FnOnce(&mut State)) -> Vec<Weak<Inbox>> {
+    fn wake_all(&self, change: impl FnOnce(&mut RegistryState)) -> Vec<Weak<Inbox>> {
         let mut state = self.lock();
         change(&mut state);
         let (posts, acceptor) = (state.posts.values().cloned().collect(), state.acceptor.take());
@@ -181,7 +181,7 @@ impl ConnectionRegistry {
         posts
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RegistryState> {
         // Nothing that can panic runs under the lock, and no waker: it is code of others, which may come back.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -240,7 +240,11 @@ impl ConnectionRegistry {
         admission::dial_failed(&*self.config.service, &self.counters, request, e);
     }
 
-    fn slot(self: &Arc<Self>, mut state: MutexGuard<'_, State>, dialled_by_session: bool) -> RegistrySlot {
+    fn slot(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, RegistryState>,
+        dialled_by_session: bool,
+    ) -> RegistrySlot {
         state.next += 1;
         let id = state.next;
         let bound = self.policy().mail_queue;
@@ -299,7 +303,7 @@ impl ConnectionRegistry {
         turn
     }
 
-    fn turn(&self, state: &State) -> AcceptStep {
+    fn turn(&self, state: &RegistryState) -> AcceptStep {
         if state.stopping.is_some() {
             return AcceptStep::Over;
         }
@@ -310,7 +314,7 @@ impl ConnectionRegistry {
         }
     }
 
-    fn admission(&self, state: &State, now: Instant) -> Admission {
+    fn admission(&self, state: &RegistryState, now: Instant) -> Admission {
         if state.pause.until(now).is_some() {
             return Admission::Wait;
         }

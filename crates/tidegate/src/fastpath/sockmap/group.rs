@@ -15,12 +15,12 @@ static GROUPS: AtomicU64 = AtomicU64::new(0);
 
 /// A control group. Removed on drop if it was created here and is empty.
 #[derive(Debug)]
-pub struct Group {
+pub struct ControlGroup {
     path: PathBuf,
     made: bool,
 }
 
-impl Group {
+impl ControlGroup {
     /// Creates a new group inside the group of this process, with a new name for each call.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
         if self.made {
             let _ = std::fs::remove_dir(&self.path); // it stays if a process is still in it
@@ -129,7 +129,7 @@ mod tests {
         let next = GROUPS.load(Relaxed);
         let left_behind = (next..next + 2).map(|n| format!("tidegate-fastpath-{}-{n}", std::process::id()));
         left_behind.for_each(|name| std::fs::create_dir(folder.path().join(name)).expect("a folder"));
-        let groups = [(); 3].map(|()| Group::new_in(folder.path()).expect("a group"));
+        let groups = [(); 3].map(|()| ControlGroup::new_in(folder.path()).expect("a group"));
         assert!(groups[0].path() != groups[1].path() && groups[1].path() != groups[2].path());
         assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 5);
         drop(groups);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_no_group_is_refused() {
-        let refused = |path: &str| Group::at(Path::new(path)).unwrap_err().to_string();
+        let refused = |path: &str| ControlGroup::at(Path::new(path)).unwrap_err().to_string();
         assert!(refused("/").contains("not inside a cgroup2 mount"), "{}", refused("/"));
         assert!(refused("/there/is/nothing").contains("cgroup2"));
     }

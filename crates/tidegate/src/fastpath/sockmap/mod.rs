@@ -22,7 +22,7 @@ use std::os::fd::AsFd;
 
 use tidegate_os::bpf::{self, Link, Map, MapKind, Program, ProgramKind};
 
-pub use group::Group;
+pub use group::ControlGroup;
 
 /// Why the sockmap is not available, and the remedy.
 #[derive(Debug)]
@@ -162,7 +162,7 @@ impl Sockmap {
     ///
     /// # Errors
     /// The group cannot be opened, or the kernel rejects the attachment.
-    pub fn attach(&mut self, group: &Group) -> Result<(), SockmapError> {
+    pub fn attach(&mut self, group: &ControlGroup) -> Result<(), SockmapError> {
         let folder = std::fs::File::open(group.path());
         let folder = folder
             .map_err(|error| SockmapError::Group { path: group.path().display().to_string(), error })?;

@@ -1,14 +1,14 @@
 //! How a connection ends: through its session, its peer, a time limit, or a stop.
 
 use super::super::panics::contain;
-use super::{Connection, Context, ReceiveSide, SendSide, State};
+use super::{Connection, ConnectionState, Context, ReceiveSide, SendSide};
 use crate::policy::sends::TIMER_QUANTUM;
 use crate::policy::timeouts;
 use crate::types::{CloseReason, Flow};
 
 impl Connection {
     pub(super) fn linger(&mut self, context: &Context<'_>) {
-        self.state = State::Draining { lingering: true };
+        self.state = ConnectionState::Draining { lingering: true };
         self.moved = context.now;
         if self.send_side == SendSide::Open {
             self.send_side = SendSide::Finishing;
@@ -29,7 +29,7 @@ impl Connection {
             self.show_held(context);
             self.deliver_end(context);
         }
-        if self.state == State::Open && self.limit_passed(context) == Some(CloseReason::Finished) {
+        if self.state == ConnectionState::Open && self.limit_passed(context) == Some(CloseReason::Finished) {
             self.part(Flow::Close, context);
             if self.taken == context.now {
                 self.moved = context.now; // output that is queued only now has not exceeded a limit
@@ -51,10 +51,10 @@ impl Connection {
         let both_ended = self.send_side == SendSide::Finished && self.receive_side == ReceiveSide::Ended;
         let finished = match self.state {
             _ if !self.queue.is_empty() => return self.leave(context),
-            State::Open if !both_ended => return self.leave(context),
-            State::Open => true,
-            State::Draining { lingering } => both_ended || !lingering,
-            State::Closing { .. } => false,
+            ConnectionState::Open if !both_ended => return self.leave(context),
+            ConnectionState::Open => true,
+            ConnectionState::Draining { lingering } => both_ended || !lingering,
+            ConnectionState::Closing { .. } => false,
         };
         if finished {
             self.close(CloseReason::Finished, false, context);
@@ -66,7 +66,7 @@ impl Connection {
     /// that request nothing more is answered, but the peer receives what was sent.
     #[inline]
     pub(super) fn leave(&mut self, context: &Context<'_>) {
-        if !self.state_of_session.leaving || self.is_busy() || self.state != State::Open {
+        if !self.state_of_session.leaving || self.is_busy() || self.state != ConnectionState::Open {
             return;
         }
         if self.queue.is_empty() {
@@ -87,13 +87,14 @@ impl Connection {
     /// Whether it would have closed, but waits for a last request of its peer. Output that its session produces unasked
     /// is sent, but does not keep it open.
     pub(super) fn waits_for_last_word(&self) -> bool {
-        let open = self.state == State::Open && self.receive_side == ReceiveSide::Open;
+        let open = self.state == ConnectionState::Open && self.receive_side == ReceiveSide::Open;
         self.state_of_session.leaving && !self.spoke && open && !self.is_busy()
     }
 
     /// The server is stopping: notifies the session, once.
     pub(super) fn begin_to_leave(&mut self, context: &Context<'_>) {
-        if !std::mem::replace(&mut self.state_of_session.leaving, true) && self.state == State::Open {
+        if !std::mem::replace(&mut self.state_of_session.leaving, true) && self.state == ConnectionState::Open
+        {
             self.call_at_work(context, |session, out| session.on_drain(out));
         }
     }
@@ -108,18 +109,18 @@ impl Connection {
             }
             how
         });
-        if self.state == (State::Draining { lingering: false }) && self.queue.is_empty() {
+        if self.state == (ConnectionState::Draining { lingering: false }) && self.queue.is_empty() {
             self.close(CloseReason::Finished, false, context);
         }
     }
 
     pub(super) fn close(&mut self, why: CloseReason, reset: bool, context: &Context<'_>) {
-        if matches!(self.state, State::Closing { .. }) {
+        if matches!(self.state, ConnectionState::Closing { .. }) {
             return;
         }
         let by_session = matches!(why, CloseReason::Finished | CloseReason::Aborted);
         let why = self.ends_by.filter(|_| by_session).unwrap_or(why);
-        self.state = State::Closing { reset };
+        self.state = ConnectionState::Closing { reset };
         self.queue.clear();
         self.input = Vec::new();
         context.counters.closed[why as usize].add(1);

@@ -1,6 +1,6 @@
 //! Delivers input to the session: immediately, or later if it must be held back.
 
-use super::{Connection, Context, ReceiveSide, State};
+use super::{Connection, ConnectionState, Context, ReceiveSide};
 use crate::policy::sends::INPUT_QUANTUM;
 use crate::types::{Activity, CloseReason, Flow};
 
@@ -9,7 +9,7 @@ impl Connection {
     pub(super) fn received(&mut self, bytes: &[u8], context: &Context<'_>) {
         self.silent = false;
         self.spoke |= self.state_of_session.leaving;
-        if self.state != State::Open {
+        if self.state != ConnectionState::Open {
             return; // lingering: discarded, without extending the wait
         }
         self.moved = context.now;
@@ -54,7 +54,7 @@ impl Connection {
 
     /// Whether the session receives the stored input without waiting for something else first.
     fn takes_input(&self) -> bool {
-        self.state == State::Open
+        self.state == ConnectionState::Open
             && !self.is_held_by_outbox()
             && self.state_of_session.awaits != Activity::Work
     }
@@ -63,7 +63,7 @@ impl Connection {
     pub(super) fn show_held(&mut self, context: &Context<'_>) {
         if self.is_held_by_outbox()
             || self.input.is_empty()
-            || self.state != State::Open
+            || self.state != ConnectionState::Open
             || self.waits_for_work()
         {
             return;
@@ -89,17 +89,17 @@ impl Connection {
             // Held back by the outbox rather than by the session: bounded by what was in flight.
             // Or by work, during which nothing more is received.
             // Or by the end of its turn.
-            State::Open
+            ConnectionState::Open
                 if self.takes_input() && self.again.is_none() && left > context.policy.input_bytes =>
             {
                 self.exceed(context);
             }
             // Closing with unread input would reset the connection and might destroy the response.
-            State::Draining { lingering: false } => {
+            ConnectionState::Draining { lingering: false } => {
                 self.input = Vec::new();
                 self.linger(context);
             }
-            State::Draining { lingering: true } => self.input = Vec::new(),
+            ConnectionState::Draining { lingering: true } => self.input = Vec::new(),
             _ => {}
         }
     }
@@ -125,7 +125,7 @@ impl Connection {
             return;
         }
         self.receive_side = ReceiveSide::Ended;
-        if self.state == State::Open {
+        if self.state == ConnectionState::Open {
             self.input = Vec::new();
             self.call(context, |session, out| session.on_end(out));
         }

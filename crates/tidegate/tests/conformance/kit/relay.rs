@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
-use tidegate::fastpath::layout::{End, RingMemory, Rings, State};
+use tidegate::fastpath::layout::{LinkEnd, OfferState, RingMemory, Rings};
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::fastpath::ring::{Ended, Reader, Writer};
 use tidegate::policy::FastPath;
@@ -110,7 +110,7 @@ impl Call {
         self.control.set_read_timeout(patience).expect("patience");
         let answer = (&self.control).read(&mut [0; 1]);
         WAITING.fetch_sub(1, SeqCst);
-        if patience.is_some() && (self.rings.decide(State::Withdrawn) || !self.rings.is_taken()) {
+        if patience.is_some() && (self.rings.decide(OfferState::Withdrawn) || !self.rings.is_taken()) {
             return carry_plain(&self.tcp, &inner);
         }
         if !self.rings.is_taken() {
@@ -119,7 +119,7 @@ impl Call {
             assert!(matches!(end, Ok(0) | Err(_)), "plain TCP, and {answer:?} from the meeting");
             return reset(&inner);
         }
-        let (reader, writer) = self.rings.sides(End::Dialler);
+        let (reader, writer) = self.rings.sides(LinkEnd::Dialler);
         let both = Arc::new(Both { tcp: self.tcp, inner, over: AtomicBool::new(false) });
         let its = both.clone();
         let up = move || its.up(writer);

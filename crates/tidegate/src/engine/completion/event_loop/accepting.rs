@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tidegate_os::socket::is_exhaustion;
 
 use super::super::{Close, HandOn};
-use super::{CompletionDriver, Entry, Loop, Phase};
+use super::{CompletionDriver, CompletionEntry, CompletionLoop, Phase};
 use crate::engine::worker::admission::count_refusal;
 use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::LoopDriver;
@@ -15,7 +15,7 @@ use crate::proto::Event;
 
 /// Accepts that are posted.
 #[derive(Default)]
-pub(super) struct Accepts {
+pub(super) struct OutstandingAccepts {
     /// One that completes without end.
     endless: bool,
     /// Single ones.
@@ -29,7 +29,7 @@ pub(super) struct Accepts {
     last_looks: u32,
 }
 
-impl Accepts {
+impl OutstandingAccepts {
     pub(super) fn are_posted(&self) -> bool {
         self.endless || self.single > 0
     }
@@ -46,7 +46,7 @@ impl Accepts {
 /// many, and each new one wakes another ring.
 const LAST_LOOKS: u32 = 8;
 
-impl<P: CompletionDriver> Loop<P> {
+impl<P: CompletionDriver> CompletionLoop<P> {
     /// Whether connections wait that another ring was perhaps not woken for. The kernel wakes one accept for each
     /// connection (`poll_exclusive` of IORING_OP_ACCEPT); if that was one of this ring and was being ended, nobody else
     /// hears of it.
@@ -230,7 +230,8 @@ impl<P: CompletionDriver> Loop<P> {
             self.loop_state.turned_away();
             return self.port.close(self.table.next_token(), socket, Close::default());
         };
-        let token = self.table.insert(Entry::new(socket, Phase::Open(connection), self.data_with_accept));
+        let token =
+            self.table.insert(CompletionEntry::new(socket, Phase::Open(connection), self.data_with_accept));
         self.dispatch(token, Event::Opened);
         self.catch_up(token);
     }

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Ask, Buffer, Kind, NOWHERE, Operation, Order, Receives, Request, Rest, SimPort};
+use super::{
+    Ask, Buffer, NOWHERE, Operation, OperationKind, Receives, Request, SimPort, SimUnsent, SlotOrder,
+};
 use crate::engine::completion::Completion;
-use crate::engine::simulated::socket::{Server, Taken, address};
+use crate::engine::simulated::socket::{SocketState, Taken, address};
 use crate::engine::simulated::world::{Happening, World};
 use crate::proto::{Direction, Token};
 
@@ -17,7 +19,7 @@ impl SimPort {
     /// An accept looks for a connection as soon as it is handed over.
     pub(super) fn accept_at_once(&mut self, world: &mut World) {
         let Some(at) = self.operations.len().checked_sub(1) else { return };
-        if let Kind::Accept { endless } = self.operations[at].kind {
+        if let OperationKind::Accept { endless } = self.operations[at].kind {
             self.step_accept(at, endless, world);
         }
     }
@@ -52,7 +54,7 @@ impl SimPort {
             if operations.iter().any(|operation| operation.id == id) {
                 return true;
             }
-            let reset = matches!(world.sockets[id].server, Server::Closing { reset: true });
+            let reset = matches!(world.sockets[id].server, SocketState::Closing { reset: true });
             world.close(id, reset);
             false
         });
@@ -61,17 +63,17 @@ impl SimPort {
     /// Gets to what is to be done about slots.
     fn carry_out_orders(&mut self, world: &mut World) {
         let now = world.now;
-        let due: Vec<Order> = self.orders.extract_if(.., |order| order.not_before <= now).collect();
-        for Order { token, slot, meant, what, .. } in due {
+        let due: Vec<SlotOrder> = self.orders.extract_if(.., |order| order.not_before <= now).collect();
+        for SlotOrder { token, slot, meant, what, .. } in due {
             let Some(id) = self.look_up(slot, meant, world, || format!("{what:?}")) else { return };
             let found = match what {
                 // A shutdown that still waits for its thread is not found.
                 Ask::StopAll => {
-                    let waits = |o: &Operation| o.id == NOWHERE && matches!(o.kind, Kind::Finish);
+                    let waits = |o: &Operation| o.id == NOWHERE && matches!(o.kind, OperationKind::Finish);
                     self.cancel(world, |operation| operation.meant == id && !waits(operation))
                 }
                 Ask::StopReceiving => {
-                    let receives = |o: &Operation| matches!(o.kind, Kind::Receive(_));
+                    let receives = |o: &Operation| matches!(o.kind, OperationKind::Receive(_));
                     self.cancel(world, |operation| operation.token == token && receives(operation))
                 }
                 Ask::Reset => 0,
@@ -110,7 +112,7 @@ impl SimPort {
         let same = |other: &Operation| {
             other.token == token && !other.over && discriminant(&other.kind) == discriminant(kind)
         };
-        matches!(kind, Kind::Accept { .. }) || !self.operations[..at].iter().any(same)
+        matches!(kind, OperationKind::Accept { .. }) || !self.operations[..at].iter().any(same)
     }
 
     fn step(&mut self, at: usize, world: &mut World) {
@@ -124,12 +126,12 @@ impl SimPort {
             self.operations[at].id = id;
         }
         match self.operations[at].kind {
-            Kind::Accept { endless } => self.step_accept(at, endless, world),
-            Kind::Receive(what) => self.step_receive(at, what, world),
-            Kind::Send { .. } => self.step_send(at, world),
-            Kind::Room(_) => self.step_room(at, world),
-            Kind::Finish => self.step_finish(at, world),
-            Kind::Dial => self.step_dial(at, world),
+            OperationKind::Accept { endless } => self.step_accept(at, endless, world),
+            OperationKind::Receive(what) => self.step_receive(at, what, world),
+            OperationKind::Send { .. } => self.step_send(at, world),
+            OperationKind::Room(_) => self.step_room(at, world),
+            OperationKind::Finish => self.step_finish(at, world),
+            OperationKind::Dial => self.step_dial(at, world),
         }
     }
 
@@ -150,8 +152,12 @@ impl SimPort {
         self.complete(at, true, completion);
         let Operation { sequence: Some(_), ref kind, token, .. } = self.operations[at] else { return };
         let overtaken = |other: &Completion<Self>| match other {
-            Completion::Received { token: other, .. } => *other == token && matches!(kind, Kind::Receive(_)),
-            Completion::Sent { token: other, .. } => *other == token && matches!(kind, Kind::Send { .. }),
+            Completion::Received { token: other, .. } => {
+                *other == token && matches!(kind, OperationKind::Receive(_))
+            }
+            Completion::Sent { token: other, .. } => {
+                *other == token && matches!(kind, OperationKind::Send { .. })
+            }
             _ => false,
         };
         let last = self.completed.len() - 1;
@@ -256,9 +262,11 @@ impl SimPort {
     fn step_send(&mut self, at: usize, world: &mut World) {
         let cancelled = self.is_cancelled(at, world);
         let Operation { token, sequence, id, .. } = self.operations[at];
-        let Kind::Send { bytes, sent, chained, returns } = &mut self.operations[at].kind else { return };
+        let OperationKind::Send { bytes, sent, chained, returns } = &mut self.operations[at].kind else {
+            return;
+        };
         if *returns {
-            let unsent = Some(Rest::Bytes(std::mem::take(bytes)));
+            let unsent = Some(SimUnsent::Bytes(std::mem::take(bytes)));
             return self.complete_in_sequence(
                 at,
                 world,
@@ -280,7 +288,7 @@ impl SimPort {
             return;
         }
         let (n, chained) = (*sent, *chained);
-        let unsent = (!all).then(|| Rest::Bytes(bytes.split_off(n)));
+        let unsent = (!all).then(|| SimUnsent::Bytes(bytes.split_off(n)));
         let outcome = match outcome {
             _ if n > 0 => Ok(n),
             Ok(_) => Err(Errno::CANCELED.into()),
@@ -303,7 +311,7 @@ impl SimPort {
             _ => None,
         });
         for operation in self.operations.iter_mut().chain(asked).filter(|other| other.token == token) {
-            if let Kind::Send { returns, .. } = &mut operation.kind {
+            if let OperationKind::Send { returns, .. } = &mut operation.kind {
                 *returns = true;
             }
         }
@@ -313,8 +321,8 @@ impl SimPort {
     fn step_room(&mut self, at: usize, world: &mut World) {
         let cancelled = self.is_cancelled(at, world);
         let (token, id) = (self.operations[at].token, self.operations[at].id);
-        let Kind::Room(range) = &self.operations[at].kind else { return };
-        let unsent = Rest::File(range.clone());
+        let OperationKind::Room(range) = &self.operations[at].kind else { return };
+        let unsent = SimUnsent::File(range.clone());
         if !cancelled && !world.sockets[id].is_writable() && !world.chance(world.moods.spurious) {
             if self.operations[at].cancelled {
                 world.config(Duration::from_micros(200), Happening::Nudge); // it comes late, but it comes
@@ -333,11 +341,11 @@ impl SimPort {
         if others > 1 {
             world.fail(|| format!("{id} is closed by a chain while {others} operations are in flight"));
         }
-        world.sockets[id].server = Server::Closing { reset: false };
+        world.sockets[id].server = SocketState::Closing { reset: false };
         world.sockets[id].chained = true;
         let late = world.chance(world.moods.late);
         let not_before = world.not_before(late);
-        self.orders.push(Order { token, slot, meant: id, what: Ask::Close, not_before });
+        self.orders.push(SlotOrder { token, slot, meant: id, what: Ask::Close, not_before });
     }
 
     fn step_finish(&mut self, at: usize, world: &mut World) {

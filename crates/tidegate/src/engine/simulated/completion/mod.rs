@@ -19,7 +19,7 @@ use tidegate_os::waker::Waker;
 
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::simulated::shelf::read;
-use crate::engine::simulated::socket::{LOCAL, Server, id_of};
+use crate::engine::simulated::socket::{LOCAL, SocketState, id_of};
 use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{Happening, World, with};
 use crate::policy::Policy;
@@ -28,7 +28,7 @@ use crate::proto::{Direction, NextStep, PermitState, Receive, Sequence, Token};
 use crate::service::Dial;
 
 /// The listening socket.
-pub(super) struct Acceptor;
+pub(super) struct SimAcceptQueue;
 
 /// A socket in the port's table.
 #[derive(Debug)]
@@ -42,13 +42,13 @@ pub(super) struct Slot {
 pub(super) struct Buffer(Vec<u8>);
 
 /// What a send did not take.
-pub(super) enum Rest {
+pub(super) enum SimUnsent {
     Bytes(Vec<u8>),
     File(FileRange),
 }
 
 #[derive(Debug)]
-enum Kind {
+enum OperationKind {
     Accept {
         endless: bool,
     },
@@ -78,7 +78,7 @@ enum Receives {
 /// An operation in flight.
 #[derive(Debug)]
 struct Operation {
-    kind: Kind,
+    kind: OperationKind,
     /// Of nobody, for accepts.
     token: Token,
     /// Among the receives or sends of its connection; none where there is one at most.
@@ -102,12 +102,12 @@ enum Request {
     StopAccepting,
     StopReceiving(Token),
     StopSending(Token),
-    Order(Order),
+    Order(SlotOrder),
 }
 
 /// Something to be done about a slot, or under it: at once, or later.
 #[derive(Debug)]
-struct Order {
+struct SlotOrder {
     token: Token,
     slot: usize,
     meant: usize,
@@ -136,7 +136,7 @@ pub(super) struct SimPort {
     requests: Vec<Request>,
     operations: Vec<Operation>,
     /// What the kernel has not got to yet.
-    orders: Vec<Order>,
+    orders: Vec<SlotOrder>,
     /// Who has which slot, and the free ones; the one that was freed last is given out first.
     table: Vec<Option<usize>>,
     free: Vec<usize>,
@@ -161,8 +161,8 @@ const NOWHERE: usize = usize::MAX;
 impl CompletionDriver for SimPort {
     type Socket = Slot;
     type Buffer = Buffer;
-    type Unsent = Rest;
-    type Listener = Acceptor;
+    type Unsent = SimUnsent;
+    type Listener = SimAcceptQueue;
     type Address = Infallible;
     type Loose = Infallible;
     const HANDS_ON: bool = false; // one thread
@@ -204,14 +204,14 @@ impl CompletionDriver for SimPort {
         (self.slots - SLACK).saturating_sub(self.taken)
     }
 
-    fn accept_all(&mut self, _: &Acceptor) {
+    fn accept_all(&mut self, _: &SimAcceptQueue) {
         self.accepts += 1;
-        self.start(Kind::Accept { endless: true }, (NOBODY, None), None);
+        self.start(OperationKind::Accept { endless: true }, (NOBODY, None), None);
     }
 
-    fn accept_one(&mut self, _: &Acceptor) {
+    fn accept_one(&mut self, _: &SimAcceptQueue) {
         self.accepts += 1;
-        self.start(Kind::Accept { endless: false }, (NOBODY, None), None);
+        self.start(OperationKind::Accept { endless: false }, (NOBODY, None), None);
     }
 
     fn address(&self) -> io::Result<Option<Infallible>> {
@@ -226,7 +226,7 @@ impl CompletionDriver for SimPort {
         match loose {}
     }
 
-    fn has_waiting(_: &Acceptor) -> bool {
+    fn has_waiting(_: &SimAcceptQueue) -> bool {
         with(|world| !world.backlog.is_empty())
     }
 
@@ -253,7 +253,7 @@ impl CompletionDriver for SimPort {
         }
         self.taken += 1;
         let socket = self.give_slot(id);
-        self.start(Kind::Dial, (token, None), Some(&socket));
+        self.start(OperationKind::Dial, (token, None), Some(&socket));
         Ok(socket)
     }
 
@@ -296,7 +296,7 @@ impl CompletionDriver for SimPort {
             world.gives_up(socket.id);
             let socket = &mut world.sockets[socket.id];
             socket.resets |= how.reset;
-            socket.server = Server::Closing { reset: socket.resets };
+            socket.server = SocketState::Closing { reset: socket.resets };
             socket.leaving = true;
         });
         let stops = match how {
@@ -323,8 +323,13 @@ impl CompletionDriver for SimPort {
         }
     }
 
-    fn go_on(&mut self, socket: &Slot, unsent: Rest, _more: More) -> (io::Result<usize>, Option<Rest>) {
-        let Rest::File(mut range) = unsent else { unreachable!("only a file goes on") };
+    fn go_on(
+        &mut self,
+        socket: &Slot,
+        unsent: SimUnsent,
+        _more: More,
+    ) -> (io::Result<usize>, Option<SimUnsent>) {
+        let SimUnsent::File(mut range) = unsent else { unreachable!("only a file goes on") };
         let outcome: io::Result<usize> = with(|world| {
             let id = socket.id;
             let refuses = world.chance(world.moods.would_block) && world.sockets[id].broken.is_none();
@@ -343,7 +348,7 @@ impl CompletionDriver for SimPort {
             range.advance(n);
             Ok(n)
         });
-        let unsent = (!range.is_empty()).then_some(Rest::File(range));
+        let unsent = (!range.is_empty()).then_some(SimUnsent::File(range));
         (outcome, unsent)
     }
 
@@ -361,13 +366,13 @@ impl CompletionDriver for SimPort {
         self.taken -= 1;
         with(|world| {
             let server = world.sockets[socket.id].server;
-            if !matches!(server, Server::Closed | Server::Closing { .. }) {
+            if !matches!(server, SocketState::Closed | SocketState::Closing { .. }) {
                 world.fail(|| format!("{} is taken for closed, and is {server:?}", socket.id));
             }
         });
     }
 
-    fn send_rest(&mut self, token: Token, sequence: Sequence, socket: &Slot, unsent: Rest) {
+    fn send_rest(&mut self, token: Token, sequence: Sequence, socket: &Slot, unsent: SimUnsent) {
         with(|world| {
             let others = world.sockets[socket.id].flying.sends;
             if others > 0 {
@@ -375,8 +380,8 @@ impl CompletionDriver for SimPort {
             }
         });
         match unsent {
-            Rest::Bytes(bytes) => self.start_send(token, sequence, socket, bytes, false),
-            Rest::File(range) => self.start_file(token, socket, range),
+            SimUnsent::Bytes(bytes) => self.start_send(token, sequence, socket, bytes, false),
+            SimUnsent::File(range) => self.start_file(token, socket, range),
         }
     }
 
@@ -388,7 +393,7 @@ impl CompletionDriver for SimPort {
                 world.fail(|| format!("{}: two shutdowns in flight", socket.id));
             }
         });
-        self.start(Kind::Finish, (token, None), Some(socket));
+        self.start(OperationKind::Finish, (token, None), Some(socket));
     }
 
     fn close(&mut self, token: Token, socket: Slot, how: Close) {
@@ -398,13 +403,13 @@ impl CompletionDriver for SimPort {
             world.gives_up(id);
             let socket = &mut world.sockets[id];
             let (flying, leaving) = (socket.flying, std::mem::take(&mut socket.leaving));
-            if !leaving && socket.server != Server::Open {
+            if !leaving && socket.server != SocketState::Open {
                 world.fail(|| format!("{id} is closed twice"));
             } else if flying.receives + flying.sends > 0 || flying.finish || flying.dial {
                 world.fail(|| format!("{id} is closed over what is in flight: {flying:?}, {how:?}"));
             } else {
                 socket.resets |= how.reset;
-                socket.server = Server::Closing { reset: socket.resets };
+                socket.server = SocketState::Closing { reset: socket.resets };
             }
         });
         self.order(token, &socket, Ask::Close);
@@ -496,10 +501,15 @@ impl SimPort {
         Slot { number, id }
     }
 
-    fn start(&mut self, kind: Kind, (token, sequence): (Token, Option<Sequence>), socket: Option<&Slot>) {
+    fn start(
+        &mut self,
+        kind: OperationKind,
+        (token, sequence): (Token, Option<Sequence>),
+        socket: Option<&Slot>,
+    ) {
         let not_before = with(|world| {
-            let may_wait = !matches!(kind, Kind::Accept { .. }); // that is tried as soon as it is handed over
-            let late = may_wait && world.chance(world.moods.late) || matches!(kind, Kind::Dial);
+            let may_wait = !matches!(kind, OperationKind::Accept { .. }); // that is tried as soon as it is handed over
+            let late = may_wait && world.chance(world.moods.late) || matches!(kind, OperationKind::Dial);
             world.not_before(late)
         });
         let (slot, meant) = socket.map_or((NOWHERE, NOWHERE), |socket| (socket.number, socket.id));
@@ -513,7 +523,7 @@ impl SimPort {
             let late = world.chance(world.moods.late);
             world.not_before(late)
         });
-        let order = Order { token, slot: socket.number, meant: socket.id, what, not_before };
+        let order = SlotOrder { token, slot: socket.number, meant: socket.id, what, not_before };
         self.requests.push(Request::Order(order));
     }
 
@@ -532,19 +542,19 @@ impl SimPort {
             }
         });
         let sequence = (what != Receives::Endless).then_some(sequence);
-        self.start(Kind::Receive(what), (token, sequence), Some(socket));
+        self.start(OperationKind::Receive(what), (token, sequence), Some(socket));
     }
 
     fn start_send(&mut self, token: Token, sequence: Sequence, socket: &Slot, bytes: Vec<u8>, chained: bool) {
         self.note_send(socket, bytes.len());
         let sequence = (self.most_sends() > 1).then_some(sequence);
         let returns = with(|world| world.sockets[socket.id].flying.fell_short);
-        self.start(Kind::Send { bytes, sent: 0, chained, returns }, (token, sequence), Some(socket));
+        self.start(OperationKind::Send { bytes, sent: 0, chained, returns }, (token, sequence), Some(socket));
     }
 
     fn start_file(&mut self, token: Token, socket: &Slot, range: FileRange) {
         self.note_send(socket, range.len());
-        self.start(Kind::Room(range), (token, None), Some(socket));
+        self.start(OperationKind::Room(range), (token, None), Some(socket));
     }
 
     fn note_send(&self, socket: &Slot, n: usize) {
@@ -569,7 +579,7 @@ impl SimPort {
         self.operations
             .iter()
             .chain(asked)
-            .find(|operation| operation.token == token && matches!(operation.kind, Kind::Receive(_)))
+            .find(|operation| operation.token == token && matches!(operation.kind, OperationKind::Receive(_)))
     }
 
     fn hand_over(&mut self, world: &mut World) {
@@ -584,16 +594,18 @@ impl SimPort {
                     // One that is just being carried out is not found (`io_uring_prep_cancel(3)`), and waits on.
                     let misses = world.moods.loses / 4;
                     for operation in &mut self.operations {
-                        let accepts = matches!(operation.kind, Kind::Accept { .. });
+                        let accepts = matches!(operation.kind, OperationKind::Accept { .. });
                         operation.cancelled |= accepts && !world.chance(misses);
                     }
                 }
                 Request::StopReceiving(token) => {
-                    let receives = |o: &Operation| o.token == token && matches!(o.kind, Kind::Receive(_));
+                    let receives =
+                        |o: &Operation| o.token == token && matches!(o.kind, OperationKind::Receive(_));
                     self.operations.iter_mut().filter(|o| receives(o)).for_each(|o| o.cancelled = true);
                 }
                 Request::StopSending(token) => {
-                    let sends = |o: &Operation| o.token == token && matches!(o.kind, Kind::Send { .. });
+                    let sends =
+                        |o: &Operation| o.token == token && matches!(o.kind, OperationKind::Send { .. });
                     let found = self.cancel(world, sends) > 0;
                     self.completed.push_back((None, Completion::StoppedSending { token, found }));
                 }
@@ -616,7 +628,7 @@ impl SimPort {
 
     /// The bounds of the policy on what is in flight at once.
     fn check_bounds(&self, world: &mut World) {
-        let open = world.sockets.iter().filter(|socket| socket.server == Server::Open);
+        let open = world.sockets.iter().filter(|socket| socket.server == SocketState::Open);
         let (mut sends, mut receives) = (0, 0);
         for socket in open {
             sends += socket.flying.sends;
@@ -642,7 +654,7 @@ pub(super) fn check_empty(port: &mut SimPort) {
         port.hand_over(world);
         // Nothing outlasts the drain timeout: accepts that have not come back by then go with the ring.
         if world.drained_at.is_some_and(|at| world.now >= at + world.policy.drain_timeout) || world.switched {
-            port.operations.retain(|operation| !matches!(operation.kind, Kind::Accept { .. }));
+            port.operations.retain(|operation| !matches!(operation.kind, OperationKind::Accept { .. }));
         }
         for _ in 0..1000 {
             port.work(world);
