@@ -153,7 +153,7 @@ pub struct Table {
 pub const MESSAGE: usize = 64;
 
 /// Models with the fast path; on Windows also those of `OF_WINDOWS`.
-const FAST: [Model; 4] = [Model::Pool, Model::Select, Model::Poll, Model::Epoll];
+const FAST: [Model; 5] = [Model::Pool, Model::Select, Model::Poll, Model::Epoll, Model::Uring];
 /// Models whose threads can spin; on Windows also those of `OF_WINDOWS`.
 const LOOPS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Uring];
 const OF_WINDOWS: [Model; 5] =
@@ -400,6 +400,6 @@ mod tests {
             |setup: &&Setup| setup.waiting != Waiting::Block && setup.model.as_deref() == Some("pool");
         assert_eq!(setups.iter().filter(spins).count(), 0, "a pool does not spin");
         let fast = |line: &&Setup| line.transport == Transport::FastPath;
-        assert_eq!(setups.iter().filter(fast).count(), (4 + 3 + 3) + 3 * OF_WINDOWS.len());
+        assert_eq!(setups.iter().filter(fast).count(), (5 + 4 + 4) + 3 * OF_WINDOWS.len());
     }
 }

@@ -298,7 +298,16 @@ impl Ring {
 
     /// Reports each time the descriptor becomes readable, until cancelled.
     pub fn poll_multi<T: AsFd + Send + Sync + 'static>(&mut self, watched: &Arc<T>, key: u64) {
-        let entry = opcode::PollAdd::new(self.watch(watched), libc::POLLIN as u32).multi(true).build();
+        self.poll(watched, true, key);
+    }
+
+    /// Reports once that the descriptor is readable.
+    pub fn poll_once<T: AsFd + Send + Sync + 'static>(&mut self, watched: &Arc<T>, key: u64) {
+        self.poll(watched, false, key);
+    }
+
+    fn poll<T: AsFd + Send + Sync + 'static>(&mut self, watched: &Arc<T>, multi: bool, key: u64) {
+        let entry = opcode::PollAdd::new(self.watch(watched), libc::POLLIN as u32).multi(multi).build();
         self.push(entry.user_data(key & KEY));
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct Closer {
 /// A socket to another process, and the descriptors received over it. Dropping it shuts it down and closes everything
 /// on the closing thread.
 #[derive(Debug)]
-pub(super) struct PeerSocket {
+pub(crate) struct PeerSocket {
     /// Always `Some` until dropped.
     contents: Option<Contents>,
     thread: Sender<Contents>,

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::socket::{Blocking, Stream, is_local};
@@ -21,7 +22,7 @@ pub(crate) struct Handshake {
     tcp: Stream,
     rings: Rings,
     /// The listener closes it when it has decided.
-    control: PeerSocket,
+    control: Arc<PeerSocket>,
     to: SocketAddr,
 }
 
@@ -83,7 +84,7 @@ impl Handshake {
         }
         let parts = [memory.as_fd(), tcp.as_fd()];
         handover::send(control.socket(), &hello(from, to), &parts).map_err(system("the offer"))?;
-        let handshake = Self { tcp, rings, control, to };
+        let handshake = Self { tcp, rings, control: Arc::new(control), to };
         Ok(handshake.tcp.connect(&Endpoint::Tcp(to), blocking).map(|()| handshake))
     }
 
@@ -103,6 +104,11 @@ impl Handshake {
     /// The socket that becomes readable when the listener has decided.
     pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
+    }
+
+    /// The same, for who shares it with the kernel.
+    pub(crate) fn watched(&self) -> &Arc<PeerSocket> {
+        &self.control
     }
 }
 

@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::Stream;
@@ -23,7 +24,7 @@ const MOST_BELLS: usize = 64;
 /// A connection over shared memory. Owned by one thread at a time.
 #[derive(Debug)]
 pub(crate) struct MemoryLink {
-    tcp: Stream,
+    tcp: Arc<Stream>,
     reader: RefCell<Reader<RingMemory>>,
     writer: RefCell<Writer<RingMemory>>,
     /// The TCP connection has ended: the other process closed it or exited.
@@ -38,7 +39,7 @@ impl MemoryLink {
     pub(super) fn new(tcp: Stream, rings: &Rings, end: LinkEnd) -> Self {
         let (reader, writer) = rings.sides(end);
         Self {
-            tcp,
+            tcp: Arc::new(tcp),
             reader: RefCell::new(reader),
             writer: RefCell::new(writer),
             cut: Cell::new(false),
@@ -181,5 +182,15 @@ impl MemoryLink {
     /// The TCP connection, which reports the end of the connection.
     pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         self.tcp.as_fd()
+    }
+
+    /// The same, for who shares it with the kernel.
+    pub(crate) fn watched(&self) -> &Arc<Stream> {
+        &self.tcp
+    }
+
+    /// Whether the TCP connection has ended: there will be no more wake-ups.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.cut.get()
     }
 }

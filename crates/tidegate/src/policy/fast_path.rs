@@ -14,12 +14,12 @@ const NO_RINGS: Effect = Refused(
 
 /// The effect of the fast path per model on Linux; on Windows, where it is a socket option, every model supports it.
 pub(super) const FAST_PATH: &[(&[Model], Effect)] =
-    &[(&[Select, Poll, Epoll, Pool], Kept), (&[Blocking, Uring, Tokio], NO_RINGS), (WINDOWS, Kept)];
+    &[(&[Select, Poll, Epoll, Uring, Pool], Kept), (&[Blocking, Tokio], NO_RINGS), (WINDOWS, Kept)];
 
 /// The same for the limits of shared memory.
 const ON_RINGS: &[(&[Model], Effect)] = &[
-    (&[Select, Poll, Epoll, Pool], Kept),
-    (&[Blocking, Uring, Tokio], NO_RINGS),
+    (&[Select, Poll, Epoll, Uring, Pool], Kept),
+    (&[Blocking, Tokio], NO_RINGS),
     (WINDOWS, NoEffect("the fast path of Windows uses no shared memory")),
 ];
 
@@ -51,8 +51,8 @@ pub struct FastPath, as "fast_path." of Policy, at |policy| policy.fast_path.as_
         range: Any,
         change: Fixed,
         on: &[
-            (&[Select, Poll, Epoll, Pool], Kept),
-            (&[Blocking, Uring, Tokio], NO_RINGS),
+            (&[Select, Poll, Epoll, Uring, Pool], Kept),
+            (&[Blocking, Tokio], NO_RINGS),
             (WINDOWS, Refused("TCP between two users of one host needs no permission on Windows: leave it out")),
         ],
         default_note: Some("nobody"),

@@ -18,7 +18,7 @@ use tidegate_os::abstract_socket;
 use crate::conformance::kit::{self, Tape, Witness};
 
 /// Models that have the fast path.
-pub const MODELS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Pool];
+pub const MODELS: [Model; 5] = kit::FAST;
 
 /// One I/O thread, unless threads belong to connections, and the fast path with small rings.
 pub fn policy(model: Model, wait: Wait) -> Policy {

@@ -44,6 +44,12 @@ impl Ring {
         unsafe { self.ring.submission().push(entry) }.is_ok()
     }
 
+    /// Whether something was asked for that was not handed over yet.
+    #[inline]
+    pub fn has_requests(&mut self) -> bool {
+        !self.overflow.is_empty() || !self.late.is_empty() || !self.ring.submission().is_empty()
+    }
+
     /// Submits all that was asked for and waits until something completed, or the timeout.
     pub fn enter(&mut self, wait: Option<Duration>) -> io::Result<()> {
         self.enter_by(|way, ring| way.enter(ring, wait))

@@ -15,6 +15,7 @@ use super::{Addresses, Close, Completion, CompletionDriver, Setup};
 use accepting::OutstandingAccepts;
 
 use crate::engine::WorkerContext;
+use crate::engine::readiness::Settled;
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
 use crate::engine::worker::Ready;
@@ -425,14 +426,19 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             return self.came_back(token, |in_flight| in_flight.sends -= 1);
         };
         let Phase::Dialling(request) = &mut entry.phase else { return };
-        entry.dialling = false;
-        if let Err(e) = outcome {
-            return self.fail_dial(token, e);
+        match outcome.and_then(|()| self.port.settle(token, &mut entry.socket)) {
+            Ok(Settled::Waits) => return,
+            Ok(Settled::Established) => entry.dialling = false,
+            Err(e) => {
+                entry.dialling = false;
+                return self.fail_dial(token, e);
+            }
         }
         let local = || P::local_addr(&entry.socket);
         let Some(connection) = self.loop_state.admit_dialled(request, local) else {
             return self.remove(token);
         };
+        self.loop_state.worker.counters.fast_paths.add(P::is_shared(&entry.socket).into());
         self.establish(token, connection);
     }
 }
@@ -498,6 +504,7 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
                     return self.fail_dial(token, e);
                 }
                 self.loop_state.alarm(token, request.deadline());
+                self.port.settle_anyway(token, &entry.socket);
             }
             Phase::Dialling(_) => {}
         }
@@ -528,9 +535,11 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
             Err(e) => return Err((request, e)),
         };
         let deadline = request.deadline();
+        let handshake_timeout = P::handshake_timeout(&socket).map(|timeout| self.loop_state.now + timeout);
         self.loop_state.opened(request.is_by_session());
         let same = self.table.insert(CompletionEntry::new(socket, Phase::Dialling(request), false));
         debug_assert_eq!(same, token);
+        self.loop_state.alarm(token, handshake_timeout);
         self.loop_state.alarm(token, deadline);
         Ok(())
     }

@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 use tidegate_os::socket::{Listener, More};
 use tidegate_os::waker::Waker;
 
+use super::readiness::Settled;
 use super::{EngineConfig, EngineHandle, Model};
 use crate::fastpath::Transports;
 use crate::policy::Policy;
@@ -201,6 +202,35 @@ pub(super) trait CompletionDriver: Sized + 'static {
     }
     /// Ends [`accept_all`](Self::accept_all) and every `accept_one`; each still completes.
     fn stop_accepting(&mut self);
+    /// An accepted connection as it goes on: perhaps not over what it was accepted from.
+    fn claim(
+        &mut self,
+        listener: &Self::Listener,
+        socket: Self::Socket,
+        peer: Option<SocketAddr>,
+    ) -> Self::Socket {
+        let _ = (listener, peer);
+        socket
+    }
+    /// Whether it goes through shared memory.
+    fn is_shared(socket: &Self::Socket) -> bool {
+        let _ = socket;
+        false
+    }
+    /// What has become of an attempt to connect, after [`Completion::Dialled`]. If it waits, that comes once more.
+    fn settle(&mut self, token: Token, socket: &mut Self::Socket) -> io::Result<Settled> {
+        let _ = (token, socket);
+        Ok(Settled::Established)
+    }
+    /// How long to wait before [`settle_anyway`](Self::settle_anyway).
+    fn handshake_timeout(socket: &Self::Socket) -> Option<Duration> {
+        let _ = socket;
+        None
+    }
+    /// Has [`Completion::Dialled`] come now for an attempt that waits for more than the connection.
+    fn settle_anyway(&mut self, token: Token, socket: &Self::Socket) {
+        let _ = (token, socket);
+    }
     /// Makes a connection.
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Self::Socket>;
     /// Sends of one connection that can be in flight at once. Their bytes are taken in the order in which they were
@@ -326,7 +356,7 @@ pub(super) struct Close {
 pub(super) fn start<P: CompletionDriver>(
     config: EngineConfig,
     model: Model,
-    open: fn(Arc<Listener>) -> io::Result<P::Listener>,
+    open: impl FnOnce(Arc<Listener>) -> io::Result<P::Listener>,
 ) -> io::Result<EngineHandle>
 where
     P::Listener: Send + Sync,

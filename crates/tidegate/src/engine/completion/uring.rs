@@ -38,21 +38,26 @@ use std::time::Duration;
 
 use tidegate_os::descriptor::OwnedFd;
 use tidegate_os::ring::{
-    Address, Buffer, Completion as Raw, Handle, Payload, Purpose, Ring, RingSetup, Slots, Tells, can_hand_on,
+    Address, Completion as Raw, Handle, Payload, Purpose, Ring, RingSetup, Slots, Tells, can_hand_on,
 };
 use tidegate_os::socket::{Blocking, Listener, More, Stream, is_out_of_buffers, raw_address};
 use tidegate_os::waker::Waker;
 
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
+use crate::engine::readiness::{Acceptor, Settled};
+use crate::engine::worker::rings::WaitMode;
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
+use crate::fastpath::Rendezvous;
 use crate::policy::Policy;
 use crate::proto::queue::{Files, Pieces};
 use crate::proto::{Sequence, Token};
 use crate::service::Dial;
 use files::{may_go_on, whole};
+use shared::{Armed, Buffer, Loose, Sharing, Socket};
 
 mod files;
 mod probe;
+mod shared;
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests;
 
@@ -77,14 +82,15 @@ impl Engine for Leaf {
     }
 
     fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::completion::start::<Uring>(config, Self::MODEL, open)
+        let rendezvous = config.rendezvous.clone();
+        crate::engine::completion::start::<Uring>(config, Self::MODEL, |listener| open(listener, rendezvous))
     }
 }
 
 /// The listener as the ring accepts from it: the kernel waits, the program never does.
-fn open(listener: Arc<Listener>) -> io::Result<Arc<Listener>> {
+fn open(listener: Arc<Listener>, rendezvous: Option<Arc<Rendezvous>>) -> io::Result<Acceptor> {
     listener.set_blocking(Blocking::Waits)?;
-    Ok(listener)
+    Ok(Acceptor { listener, rendezvous })
 }
 
 /// What a completion is about; the high bits of its key. The ring keeps the highest bit for itself.
@@ -114,6 +120,9 @@ enum Kind {
     HandedOn,
     /// Another ring has sent a socket.
     Handed,
+    /// An offer of shared memory was answered; a peer has woken this side of one.
+    Answered,
+    Bell,
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -145,23 +154,27 @@ pub(crate) struct Uring {
     hands_on: bool,
     /// Whether accepts are for ordinary descriptors while there are some: those can always be handed on.
     plain_first: bool,
+    /// Connections through shared memory.
+    sharing: Sharing,
 }
 
 impl CompletionDriver for Uring {
     /// A shutdown waits for a thread of the kernel, which looks the slot or the descriptor up when it gets to it.
     const JOINS: bool = true;
 
-    type Socket = Handle;
+    type Socket = Socket;
     type Buffer = Buffer;
     type Unsent = Payload;
-    type Listener = Arc<Listener>;
+    type Listener = Acceptor;
     type Address = Address;
-    type Loose = OwnedFd;
+    type Loose = Loose;
     const HANDS_ON: bool = true;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
-        let (table, slots) = if setup.addresses { (0, 0) } else { capacity::table(setup.share) };
         let policy = setup.policy;
+        // An offer is found by the peer's address.
+        let addresses = setup.addresses || (policy.fast_path.is_some() && !setup.dials);
+        let (table, slots) = if addresses { (0, 0) } else { capacity::table(setup.share) };
         let ring = Ring::new(&RingSetup {
             purpose: Purpose::Streams,
             entries: (policy.events_per_wait as u32).next_power_of_two().clamp(64, 4096),
@@ -187,15 +200,17 @@ impl CompletionDriver for Uring {
             installs: true,
             hands_on,
             plain_first: setup.partners && !hands_on,
+            sharing: Sharing::new(setup)?,
         };
         Ok((new, setup.share.min(slots + setup.descriptors)))
     }
 
     #[inline]
-    fn local_addr(socket: &Handle) -> Option<SocketAddr> {
+    fn local_addr(socket: &Socket) -> Option<SocketAddr> {
         match socket {
-            Handle::Direct(_) => None, // not asked for, see `Setup::addresses`
-            Handle::Plain(fd) => tidegate_os::socket::local_addr(fd),
+            Socket::Kernel(Handle::Direct(_)) => None, // not asked for, see `Setup::addresses`
+            Socket::Kernel(Handle::Plain(fd)) => tidegate_os::socket::local_addr(fd),
+            other => other.local_addr(),
         }
     }
 
@@ -215,14 +230,14 @@ impl CompletionDriver for Uring {
         }
     }
 
-    fn accept_all(&mut self, listener: &Arc<Listener>) {
+    fn accept_all(&mut self, acceptor: &Acceptor) {
         let (kind, direct) = self.accept_kind();
-        self.ring.accept_multi(listener, key(kind, NOBODY), direct);
+        self.ring.accept_multi(&acceptor.listener, key(kind, NOBODY), direct);
     }
 
-    fn accept_one(&mut self, listener: &Arc<Listener>) {
+    fn accept_one(&mut self, acceptor: &Acceptor) {
         let (kind, direct) = self.accept_kind();
-        self.ring.accept_one(listener, key(kind, NOBODY), direct);
+        self.ring.accept_one(&acceptor.listener, key(kind, NOBODY), direct);
     }
 
     fn address(&self) -> io::Result<Option<Address>> {
@@ -233,14 +248,21 @@ impl CompletionDriver for Uring {
         if self.hands_on { self.slots } else { usize::MAX }
     }
 
-    fn hand_on(&mut self, socket: Handle, to: usize, address: Option<Address>) -> HandOn<Self> {
-        match (socket, address) {
+    fn hand_on(&mut self, socket: Socket, to: usize, address: Option<Address>) -> HandOn<Self> {
+        let handle = match socket {
+            Socket::Kernel(handle) => handle,
+            other => {
+                self.plain -= 1;
+                return other.loosen();
+            }
+        };
+        match (handle, address) {
             (Handle::Plain(fd), _) => match Arc::try_unwrap(fd) {
                 Ok(fd) => {
                     self.plain -= 1;
-                    HandOn::Loose(fd)
+                    HandOn::Loose(Loose::Kernel(fd))
                 }
-                Err(shared) => HandOn::Kept(Handle::Plain(shared)),
+                Err(shared) => HandOn::Kept(Handle::Plain(shared).into()),
             },
             (Handle::Direct(slot), Some(address)) => {
                 let index = slot.index();
@@ -249,17 +271,29 @@ impl CompletionDriver for Uring {
                 self.ring.hand_on(slot, &address, leaves, closed, key(Kind::Handed, NOBODY));
                 HandOn::UnderWay
             }
-            (socket, None) => HandOn::Kept(socket),
+            (handle, None) => HandOn::Kept(handle.into()),
         }
     }
 
-    fn take_in(&mut self, fd: OwnedFd) -> Handle {
+    fn take_in(&mut self, loose: Loose) -> Socket {
         self.plain += 1;
-        fd.into()
+        loose.into()
     }
 
-    fn has_waiting(listener: &Arc<Listener>) -> bool {
-        listener.has_waiting()
+    fn has_waiting(acceptor: &Acceptor) -> bool {
+        acceptor.listener.has_waiting()
+    }
+
+    fn claim(&mut self, acceptor: &Acceptor, socket: Socket, peer: Option<SocketAddr>) -> Socket {
+        match &acceptor.rendezvous {
+            Some(rendezvous) => socket.claim(rendezvous, peer),
+            None => socket,
+        }
+    }
+
+    #[inline]
+    fn is_shared(socket: &Socket) -> bool {
+        matches!(socket, Socket::Shared(_))
     }
 
     fn stop_accepting(&mut self) {
@@ -268,37 +302,77 @@ impl CompletionDriver for Uring {
         }
     }
 
-    fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Handle> {
+    fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Socket> {
+        if self.sharing.is_on() {
+            return self.dial_with_offer(token, dial);
+        }
         let to = raw_address(&dial.to)?;
         let socket = OwnedFd::from(Stream::unconnected(&dial.to, dial.from)?);
         let socket = self.ring.register(socket);
         self.count(&socket);
         self.ring.connect(&socket, to, key(Kind::Dial, token));
-        Ok(socket)
+        Ok(socket.into())
     }
 
-    fn receive(&mut self, token: Token, _: Sequence, socket: &Handle, policy: &Policy) {
-        self.ring.receive_multi(socket, in_a_row(policy), key(Kind::Receive, token));
+    fn settle(&mut self, token: Token, socket: &mut Socket) -> io::Result<Settled> {
+        self.settle_offer(token, socket)
     }
 
-    fn receive_once(&mut self, token: Token, _: Sequence, socket: &Handle) {
-        self.ring.receive_once(socket, key(Kind::Receive, token));
+    fn handshake_timeout(socket: &Socket) -> Option<Duration> {
+        socket.handshake_timeout()
     }
 
-    fn poll_readable(&mut self, token: Token, _: Sequence, socket: &Handle) {
-        self.ring.poll_readable(socket, key(Kind::Receive, token));
+    fn settle_anyway(&mut self, token: Token, socket: &Socket) {
+        if let Socket::Handshaking(_) = socket {
+            self.ring.cancel(key(Kind::Answered, token), key(Kind::Ignored, token), Tells::Failure);
+        }
     }
 
-    fn stop_receiving(&mut self, token: Token, _: &Handle) {
-        self.ring.cancel(key(Kind::Receive, token), key(Kind::Ignored, token), Tells::Failure);
+    fn receive(&mut self, token: Token, _: Sequence, socket: &Socket, policy: &Policy) {
+        match socket {
+            Socket::Kernel(handle) => {
+                self.ring.receive_multi(handle, in_a_row(policy), key(Kind::Receive, token));
+            }
+            other => self.receive_shared(token, other, Armed::Stays),
+        }
     }
 
-    fn stop_sending(&mut self, token: Token, _: &Handle) {
+    fn receive_once(&mut self, token: Token, _: Sequence, socket: &Socket) {
+        match socket {
+            Socket::Kernel(handle) => self.ring.receive_once(handle, key(Kind::Receive, token)),
+            other => self.receive_shared(token, other, Armed::Once),
+        }
+    }
+
+    fn poll_readable(&mut self, token: Token, _: Sequence, socket: &Socket) {
+        match socket {
+            Socket::Kernel(handle) => self.ring.poll_readable(handle, key(Kind::Receive, token)),
+            other => self.receive_shared(token, other, Armed::Polls),
+        }
+    }
+
+    fn stop_receiving(&mut self, token: Token, socket: &Socket) {
+        match socket {
+            Socket::Shared(shared) => _ = self.sharing.stop_receiving(token, shared),
+            _ => self.ring.cancel(key(Kind::Receive, token), key(Kind::Ignored, token), Tells::Failure),
+        }
+    }
+
+    fn stop_sending(&mut self, token: Token, _: &Socket) {
         self.ring.cancel_owner(key(Kind::Send, token), key(Kind::StoppedSending, token), Tells::Always);
     }
 
-    fn stop(&mut self, token: Token, socket: &Handle, how: Close) -> u32 {
+    fn stop(&mut self, token: Token, socket: &Socket, how: Close) -> u32 {
         let stopped = key(Kind::Stopped, token);
+        let socket = match socket {
+            Socket::Kernel(handle) | Socket::Connecting(handle) => handle,
+            Socket::Handshaking(_) => {
+                self.ring.cancel(key(Kind::Answered, token), stopped, Tells::Always);
+                return 1;
+            }
+            Socket::Nothing => return 0,
+            Socket::Shared(shared) => return self.sharing.stop(token, shared, how),
+        };
         let resets = how.reset && self.ring.reset_on_close(socket, stopped, Tells::Always);
         if how.busy {
             self.ring.cancel_all(socket, stopped, Tells::Always);
@@ -309,32 +383,40 @@ impl CompletionDriver for Uring {
         u32::from(resets) + u32::from(how.busy || how.receiving)
     }
 
-    fn send(&mut self, token: Token, _: Sequence, socket: &Handle, pieces: Pieces, more: More) {
-        match pieces {
-            Pieces::File { range, .. } => self.begin_file(token, socket, whole(range)),
-            pieces => self.ring.send(socket, payload(pieces), more, key(Kind::Send, token)),
+    fn send(&mut self, token: Token, _: Sequence, socket: &Socket, pieces: Pieces, more: More) {
+        match (socket, pieces) {
+            (Socket::Kernel(handle), Pieces::File { range, .. }) => {
+                self.begin_file(token, handle, whole(range));
+            }
+            (Socket::Kernel(handle), pieces) => {
+                self.ring.send(handle, payload(pieces), more, key(Kind::Send, token));
+            }
+            (other, pieces) => self.send_shared(token, other, payload(pieces)),
         }
     }
 
     fn go_on(
         &mut self,
-        socket: &Handle,
+        socket: &Socket,
         unsent: Payload,
         more: More,
     ) -> (io::Result<usize>, Option<Payload>) {
-        self.go_on_with_file(socket, unsent, more)
+        match socket {
+            Socket::Kernel(handle) => self.go_on_with_file(handle, unsent, more),
+            _ => (Ok(0), Some(unsent)), // it never waits for that
+        }
     }
 
-    fn send_last(&mut self, token: Token, sequence: Sequence, socket: &Handle, pieces: Pieces) -> Chained {
+    fn send_last(&mut self, token: Token, sequence: Sequence, socket: &Socket, pieces: Pieces) -> Chained {
         let sends = key(Kind::Send, token);
         match (socket, &pieces) {
-            (Handle::Direct(slot), Pieces::One(_) | Pieces::Many(_))
+            (Socket::Kernel(handle @ Handle::Direct(slot)), Pieces::One(_) | Pieces::Many(_))
                 if !self.doubles.contains_key(&slot.index()) =>
             {
                 let closed = key(Kind::Closed, Token { index: slot.index(), generation: 0 });
-                match self.ring.send_and_close(socket, payload(pieces), sends, closed) {
+                match self.ring.send_and_close(handle, payload(pieces), sends, closed) {
                     Ok(()) => return Chained::Yes,
-                    Err(too_much) => self.ring.send(socket, too_much, More::No, sends),
+                    Err(too_much) => self.ring.send(handle, too_much, More::No, sends),
                 }
             }
             _ => self.send(token, sequence, socket, pieces, More::No),
@@ -342,25 +424,46 @@ impl CompletionDriver for Uring {
         Chained::No
     }
 
-    fn closed(&mut self, _socket: Handle) {
+    fn closed(&mut self, _socket: Socket) {
         // Its slot is free when the close itself has come back. The kernel tells of the send first, and closes when it
         // gets to it (it does only some of what is due in each call): an accept into a table that is still full would
         // lose its connection, and a socket put into the slot meanwhile would be closed in the place of the old one.
     }
 
-    fn send_rest(&mut self, token: Token, _: Sequence, socket: &Handle, unsent: Payload) {
-        match unsent {
-            Payload::File { read, rest } if read.is_empty() => self.begin_file(token, socket, whole(rest)),
-            unsent => self.ring.send(socket, unsent, More::No, key(Kind::Send, token)),
+    fn send_rest(&mut self, token: Token, _: Sequence, socket: &Socket, unsent: Payload) {
+        match (socket, unsent) {
+            (Socket::Kernel(handle), Payload::File { read, rest }) if read.is_empty() => {
+                self.begin_file(token, handle, whole(rest));
+            }
+            (Socket::Kernel(handle), unsent) => {
+                self.ring.send(handle, unsent, More::No, key(Kind::Send, token));
+            }
+            (other, unsent) => self.send_shared(token, other, unsent),
         }
     }
 
-    fn finish_sending(&mut self, token: Token, socket: &Handle) {
-        self.ring.shutdown(socket, std::net::Shutdown::Write, key(Kind::Finish, token));
+    fn finish_sending(&mut self, token: Token, socket: &Socket) {
+        match socket {
+            Socket::Kernel(handle) => {
+                self.ring.shutdown(handle, std::net::Shutdown::Write, key(Kind::Finish, token));
+            }
+            other => self.sharing.finish_sending(token, other),
+        }
     }
 
-    fn close(&mut self, _: Token, socket: Handle, how: Close) {
+    fn close(&mut self, token: Token, socket: Socket, how: Close) {
         debug_assert!(!how.receiving && !how.busy && !how.finishing, "everything has come back");
+        let socket = match socket {
+            Socket::Kernel(handle) | Socket::Connecting(handle) => handle,
+            Socket::Handshaking(_) | Socket::Nothing => {
+                self.plain -= 1;
+                return;
+            }
+            Socket::Shared(shared) => {
+                self.plain -= 1;
+                return self.close_shared(token, &shared);
+            }
+        };
         match &socket {
             Handle::Direct(slot) => {
                 self.doubles.remove(&slot.index()); // the slot keeps the socket open until it is closed below
@@ -372,7 +475,11 @@ impl CompletionDriver for Uring {
     }
 
     fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.ring.enter(timeout)
+        match self.sharing.before(timeout) {
+            WaitMode::Skip if !self.ring.has_requests() => Ok(()),
+            WaitMode::Skip => self.ring.enter(Some(Duration::ZERO)),
+            WaitMode::Wait(limit) => self.ring.enter(limit),
+        }
     }
 
     fn submit(&mut self) -> io::Result<()> {
@@ -380,6 +487,9 @@ impl CompletionDriver for Uring {
     }
 
     fn wait_later(&mut self, pause: Duration, timeout: Option<Duration>) -> io::Result<()> {
+        if self.sharing.before(timeout) != WaitMode::Wait(timeout) {
+            return self.ring.enter(Some(Duration::ZERO));
+        }
         if self.ring.features().min_wait {
             return self.ring.enter_later(pause, timeout);
         }
@@ -390,7 +500,17 @@ impl CompletionDriver for Uring {
 
     fn next(&mut self) -> Option<Completion<Self>> {
         self.fresh = None; // nobody went on with it: its connection is gone
-        let raw = self.ring.next_completion()?;
+        let raw = loop {
+            if let Some(completion) = self.sharing.next() {
+                return Some(completion);
+            }
+            match self.ring.next_completion() {
+                Some(raw) => break raw,
+                None if self.ring.has_requests() || !self.sharing.look_after() => return None,
+                None => {}
+            }
+        };
+        self.sharing.reported();
         let token = Token::from_u64(raw.key & ((1 << KIND_SHIFT) - 1));
         Some(match raw.key >> KIND_SHIFT {
             k if k == Kind::Receive as u64 => received(token, raw),
@@ -414,10 +534,12 @@ impl CompletionDriver for Uring {
             }
             k if k == Kind::HandedOn as u64 => {
                 // A slot that the close has freed is counted when that has completed.
-                let outcome = raw.made.map_or(Ok(()), Err);
+                let outcome = raw.made.map_or(Ok(()), |handle| Err(handle.into()));
                 Completion::HandedOn { to: token.generation as usize, outcome }
             }
             k if k == Kind::Handed as u64 => self.handed(raw),
+            k if k == Kind::Answered as u64 => Completion::Dialled { token, outcome: Ok(()) },
+            k if k == Kind::Bell as u64 => self.rung(token, &raw),
             k if k == Kind::Closed as u64 => {
                 if raw.result.is_ok() {
                     self.direct -= 1; // otherwise the chain is broken, and the socket open
@@ -430,12 +552,17 @@ impl CompletionDriver for Uring {
 
     #[inline]
     fn bytes<'a>(&'a self, buffer: &'a Buffer) -> &'a [u8] {
-        self.ring.received(buffer)
+        match buffer {
+            Buffer::Kernel(buffer) => self.ring.received(buffer),
+            Buffer::Shared(len) => self.sharing.received(*len),
+        }
     }
 
     #[inline]
     fn recycle(&mut self, buffer: Buffer) {
-        self.ring.recycle(buffer);
+        if let Buffer::Kernel(buffer) = buffer {
+            self.ring.recycle(buffer);
+        }
     }
 
     fn is_out_of_buffers(e: &io::Error) -> bool {
@@ -458,7 +585,7 @@ impl Uring {
     fn handed(&mut self, raw: Raw) -> Completion<Self> {
         let Some(socket) = raw.made else { return Completion::Ignored }; // the kernel sends none without a slot
         self.count(&socket);
-        Completion::Handed { socket }
+        Completion::Handed { socket: socket.into() }
     }
 
     fn count(&mut self, socket: &Handle) {
@@ -476,7 +603,7 @@ impl Uring {
                 Handle::Direct(_) => None,
                 Handle::Plain(fd) => tidegate_os::socket::peer_addr(fd).ok(),
             };
-            (socket, peer)
+            (socket.into(), peer)
         });
         Completion::Accepted { outcome, ended: !raw.more }
     }
@@ -500,7 +627,7 @@ fn payload(pieces: Pieces) -> Payload {
 
 #[inline]
 fn received(token: Token, raw: Raw) -> Completion<Uring> {
-    let outcome = raw.result.map(|_| raw.buffer);
+    let outcome = raw.result.map(|_| raw.buffer.map(Buffer::Kernel));
     Completion::Received { token, sequence: None, outcome, ended: !raw.more }
 }
 

@@ -12,6 +12,7 @@ use crate::engine::worker::admission::failure;
 use crate::engine::worker::loop_driver::{LoopEntry, Phase};
 use crate::engine::worker::permits::ConnectionPermits;
 use crate::engine::worker::queue_writer::{Write, write_next};
+use crate::engine::worker::rings::Look;
 use crate::proto::{Action, Context, Direction, Event, NextStep, Receive};
 
 /// A connection and what is known of its socket.
@@ -108,6 +109,15 @@ impl<W: Transport> ReadinessEntry<W> {
                 Readiness { readable, writable: self.blocked && action.send }
             }
         }
+    }
+
+    /// Looks at its shared memory: what is ready of what it waits for.
+    #[inline]
+    pub(super) fn look(&mut self, how: Look) -> Readiness {
+        let (wants, sleeps) = (self.wants(), how == Look::BeforeSleep);
+        let sees = if sleeps { self.stream.prepare_sleep(wants) } else { self.stream.look(wants) };
+        self.looked_at = !sleeps || sees.readable || sees.writable;
+        sees
     }
 
     /// Tells the connection something that is not about its socket, and does what follows.

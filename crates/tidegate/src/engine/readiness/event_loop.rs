@@ -12,7 +12,6 @@ use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
 use super::entry::{Progress, ReadinessEntry};
-use super::rings::{AwakeLinks, WaitMode};
 use super::{Incoming, PollEvent, Poller, Settled, Source, Transport};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::simulated::view::View;
@@ -21,6 +20,7 @@ use crate::engine::worker::admission::{count_exhaustion, count_refusal};
 use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase};
 use crate::engine::worker::loop_state::LoopState;
+use crate::engine::worker::rings::{AwakeLinks, WaitMode};
 use crate::engine::{WorkerContext, capacity};
 use crate::policy::accept::Admission;
 use crate::proto::dial::DialRequest;
@@ -54,7 +54,7 @@ pub(in crate::engine) struct ReadinessLoop<P: Poller> {
     /// The one receive buffer: what a session leaves of it is copied, so it is free after each event.
     buffer: Pages,
     /// Those that go through shared memory, as far as they are awake.
-    rings: AwakeLinks,
+    rings: AwakeLinks<Token>,
     listening: bool,
     /// Accepted sockets have data: the listener defers accepts.
     data_with_accept: bool,
@@ -111,7 +111,9 @@ impl<P: Poller> ReadinessLoop<P> {
     pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
         let busy = !self.again.is_empty() || !self.loop_state.commands.is_empty();
         let rest = self.loop_state.rest(busy, || self.poller.now());
-        let waited = match self.rings.before(rest, busy, self.loop_state.now, &mut self.table) {
+        let (now, table) = (self.loop_state.now, &mut self.table);
+        let look = |&token: &Token, how| Some(table.get_mut(token)?.look(how));
+        let waited = match self.rings.before(rest, busy, || now, look) {
             WaitMode::Skip => Ok(()),
             WaitMode::Wait(limit) => {
                 let limit = self.pause(limit);
@@ -190,7 +192,9 @@ impl<P: Poller> ReadinessLoop<P> {
         let turn = settle_send(entry, &mut self.loop_state, token).max_with(turn);
         let wants = entry.interest();
         if entry.stream.is_shared() {
-            self.rings.list(token, entry);
+            if !std::mem::replace(&mut entry.looked_at, true) {
+                self.rings.wake(token);
+            }
         }
         if !entry.watched {
             self.watch(token);
@@ -213,7 +217,8 @@ impl<P: Poller> ReadinessLoop<P> {
             self.ready(token, ready);
             turns += 1;
             if self.rings.ready.is_empty() && self.events.is_empty() && self.again.is_empty() {
-                self.rings.look_after(turns, &mut self.table);
+                let table = &mut self.table;
+                self.rings.look_after(turns, |&token, how| Some(table.get_mut(token)?.look(how)));
             }
         }
         turns

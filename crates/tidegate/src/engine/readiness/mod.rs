@@ -12,7 +12,6 @@
 
 mod entry;
 mod event_loop;
-mod rings;
 mod transport;
 
 #[cfg(target_os = "linux")]

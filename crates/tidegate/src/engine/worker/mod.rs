@@ -7,6 +7,7 @@
 //! | sending what is next | [`queue_writer`] | readiness loops, `pool`, `blocking`, `tokio` |
 //! | the state and the turn of a loop, permits, sharing connections among threads | [`loop_state`], [`loop_driver`], [`permits`], [`balance`] | loops |
 //! | pauses that let events gather | [`coalescing`] | loops |
+//! | looking at shared memory between waits | [`rings`] | loops |
 //! | open connections, their inboxes, accepting and stopping | [`registry`], [`control`] | models without a loop |
 //! | threads that are started as connections come | [`growth`] | loops whose threads hold few connections |
 //! | offloaded jobs; starting threads; what the machine holds; memory given back | [`blocking_pool`], [`threads`], [`capacity`], [`trim`] | all |
@@ -27,6 +28,7 @@ pub(in crate::engine) mod loop_state;
 pub(in crate::engine) mod permits;
 pub(in crate::engine) mod queue_writer;
 pub(in crate::engine) mod registry;
+pub(in crate::engine) mod rings;
 pub(in crate::engine) mod threads;
 pub(in crate::engine) mod trim;
 

@@ -81,7 +81,7 @@ pub fn on_every_model(module: &'static str, run: fn(&str, Model, fn(Model)), cas
 }
 
 /// The models that have the fast path.
-const FAST: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Pool];
+pub const FAST: [Model; 5] = [Model::Select, Model::Poll, Model::Epoll, Model::Uring, Model::Pool];
 
 /// Whether this is the suite over the fast path: servers have it, and the callers' connections go through shared
 /// memory.

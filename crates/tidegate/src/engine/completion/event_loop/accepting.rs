@@ -186,7 +186,13 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             _ => {}
         }
         match outcome {
-            Ok((socket, peer)) => self.place(socket, peer),
+            Ok((socket, peer)) => {
+                let socket = match &self.listener {
+                    Some(listener) => self.port.claim(listener, socket, peer),
+                    None => socket,
+                };
+                self.place(socket, peer);
+            }
             // Exhaustion counts all the same: accepts that take the last connections at a stop must rest too.
             Err(e) if stopping && !is_exhaustion(&e) => {}
             Err(e) => self.loop_state.accept_failed(&e),
@@ -230,6 +236,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             self.loop_state.turned_away();
             return self.port.close(self.table.next_token(), socket, Close::default());
         };
+        self.loop_state.worker.counters.fast_paths.add(P::is_shared(&socket).into());
         let token =
             self.table.insert(CompletionEntry::new(socket, Phase::Open(connection), self.data_with_accept));
         self.dispatch(token, Event::Opened);

@@ -83,7 +83,7 @@ pub(super) fn whole(range: FileRange) -> Payload {
 }
 
 /// The same, with its beginning read.
-fn piece(mut range: FileRange) -> io::Result<Payload> {
+pub(super) fn piece(mut range: FileRange) -> io::Result<Payload> {
     let mut read = vec![0; range.len().min(FILE_QUANTUM)];
     let n = range.read(&mut read)?;
     read.truncate(n);

@@ -57,7 +57,7 @@ fn until<T>(port: &mut Uring, mut wanted: impl FnMut(Completion<Uring>) -> Optio
     }
 }
 
-fn accepted(port: &mut Uring) -> Handle {
+fn accepted(port: &mut Uring) -> Socket {
     until(port, |completion| match completion {
         Completion::Accepted { outcome, .. } => Some(outcome.unwrap().0),
         _ => None,
@@ -65,7 +65,7 @@ fn accepted(port: &mut Uring) -> Handle {
 }
 
 /// What is left of a file when its socket may be sent to.
-fn may_send(port: &mut Uring, token: Token, socket: &Handle, range: FileRange) -> Payload {
+fn may_send(port: &mut Uring, token: Token, socket: &Socket, range: FileRange) -> Payload {
     port.send(
         token,
         sequence(),
@@ -90,7 +90,7 @@ fn the_descriptor_of_a_connection_that_is_gone_goes_to_nobody_else() {
     let range = FileRange::new(file.into(), 0, 21);
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(16)).unwrap();
     let addr = listener.local_addr().unwrap().addr().unwrap();
-    let listener = open(Arc::new(listener)).unwrap();
+    let listener = open(Arc::new(listener), None).unwrap();
     port.accept_all(&listener);
     let (mut stays, mut leaves) = (TcpStream::connect(addr).unwrap(), TcpStream::connect(addr).unwrap());
     let (one, other) = (accepted(&mut port), accepted(&mut port));
@@ -129,7 +129,7 @@ fn nothing_is_chained_to_more_than_one_send_takes() {
     let Some(mut port) = port() else { return };
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(16)).unwrap();
     let addr = listener.local_addr().unwrap().addr().unwrap();
-    let listener = open(Arc::new(listener)).unwrap();
+    let listener = open(Arc::new(listener), None).unwrap();
     port.accept_one(&listener);
     let mut far = TcpStream::connect(addr).unwrap();
     let near = accepted(&mut port);

@@ -5,10 +5,6 @@ use std::time::{Duration, Instant};
 
 use tidegate_os::poll::Readiness;
 
-use super::Transport;
-use super::entry::ReadinessEntry;
-use crate::proto::{Table, Token};
-
 /// While shared memory is looked at again and again, the kernel is asked so often: rarely if it has had nothing to say
 /// for a while.
 const KERNEL_OFTEN: Duration = Duration::from_micros(10);
@@ -21,19 +17,18 @@ const TURNS: usize = 16;
 
 /// How to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WaitMode {
+pub(in crate::engine) enum WaitMode {
     /// Not at all: do not even ask the kernel.
     Skip,
     /// For the kernel, so long at most; `None` is for ever.
     Wait(Option<Duration>),
 }
 
-/// Connections through shared memory that are awake: they would not wake the loop.
-#[derive(Default)]
-pub(super) struct AwakeLinks {
-    awake: Vec<Token>,
+/// Connections through shared memory that are awake: they would not wake the loop. `K` names one.
+pub(in crate::engine) struct AwakeLinks<K> {
+    awake: Vec<K>,
     /// What was seen at the last look.
-    pub(super) ready: Vec<(Token, Readiness)>,
+    pub(in crate::engine) ready: Vec<(K, Readiness)>,
     /// When the kernel is asked again, and how long that is from one time to the next.
     ask_at: Option<Instant>,
     every: Duration,
@@ -41,36 +36,59 @@ pub(super) struct AwakeLinks {
     turns: usize,
 }
 
-impl AwakeLinks {
-    /// A connection has had a turn: it is awake.
-    pub(super) fn list<W>(&mut self, token: Token, entry: &mut ReadinessEntry<W>) {
-        if !std::mem::replace(&mut entry.looked_at, true) {
-            self.awake.push(token);
-        }
+/// What one is looked at for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Look {
+    /// The loop stays awake.
+    Awake,
+    /// The loop is about to sleep: if nothing is ready, the memory is to wake it.
+    BeforeSleep,
+}
+
+impl<K> Default for AwakeLinks<K> {
+    fn default() -> Self {
+        Self { awake: Vec::new(), ready: Vec::new(), ask_at: None, every: Duration::ZERO, turns: 0 }
+    }
+}
+
+impl<K: Clone> AwakeLinks<K> {
+    /// A connection is awake, and was not.
+    pub(in crate::engine) fn wake(&mut self, key: K) {
+        self.awake.push(key);
+    }
+
+    /// Forgets the connections that `gone` names.
+    pub(in crate::engine) fn forget(&mut self, gone: impl Fn(&K) -> bool) {
+        self.awake.retain(|key| !gone(key));
+        self.ready.retain(|(key, _)| !gone(key));
     }
 
     /// Looks at the memory of those that are awake, before the loop waits as `rest` says. If it is to sleep they are
     /// put to sleep first; if it spins, and is not `busy` with something else, it spins here.
-    pub(super) fn before<W: Transport>(
+    ///
+    /// `look` looks at one, and says what is ready of what it waits for; `None` if it is awake no longer.
+    #[inline]
+    pub(in crate::engine) fn before(
         &mut self,
         rest: Option<Duration>,
         busy: bool,
-        now: Instant,
-        table: &mut Table<ReadinessEntry<W>>,
+        now: impl FnOnce() -> Instant,
+        mut look: impl FnMut(&K, Look) -> Option<Readiness>,
     ) -> WaitMode {
         self.turns = 0;
         if self.awake.is_empty() {
             return WaitMode::Wait(rest);
         }
         let sleeps = rest != Some(Duration::ZERO);
-        self.look(sleeps, table);
+        self.look(if sleeps { Look::BeforeSleep } else { Look::Awake }, &mut look);
         if sleeps && self.ready.is_empty() {
             return WaitMode::Wait(rest);
         }
         if !sleeps && !busy {
             self.turns = TURNS;
-            self.spin(table);
+            self.spin(&mut look);
         }
+        let now = now();
         if self.ask_at.is_some_and(|at| now < at) {
             return WaitMode::Skip;
         }
@@ -79,41 +97,43 @@ impl AwakeLinks {
     }
 
     /// So many turns were taken, and nothing is ready: if the loop only spins, looks for the next ones at once.
-    pub(super) fn look_after<W: Transport>(&mut self, turns: usize, table: &mut Table<ReadinessEntry<W>>) {
+    #[inline]
+    pub(in crate::engine) fn look_after(
+        &mut self,
+        turns: usize,
+        mut look: impl FnMut(&K, Look) -> Option<Readiness>,
+    ) {
         if turns < self.turns {
-            self.spin(table);
+            self.spin(&mut look);
         }
     }
 
     /// Looks until something is ready, or for long enough.
-    fn spin<W: Transport>(&mut self, table: &mut Table<ReadinessEntry<W>>) {
+    fn spin(&mut self, look: &mut impl FnMut(&K, Look) -> Option<Readiness>) {
         for _ in 0..LOOKS / self.awake.len().max(1) {
             if !self.ready.is_empty() {
                 return;
             }
-            self.look(false, table);
+            self.look(Look::Awake, look);
         }
     }
 
     /// The kernel was asked, and had so much to say.
     #[inline]
-    pub(super) fn asked(&mut self, events: usize) {
+    pub(in crate::engine) fn asked(&mut self, events: usize) {
         self.every =
             if events > 0 { KERNEL_OFTEN } else { (self.every * 2).clamp(KERNEL_OFTEN, KERNEL_RARELY) };
     }
 
-    fn look<W: Transport>(&mut self, sleeps: bool, table: &mut Table<ReadinessEntry<W>>) {
+    fn look(&mut self, how: Look, look: &mut impl FnMut(&K, Look) -> Option<Readiness>) {
         let ready = &mut self.ready;
-        self.awake.retain(|&token| {
-            let Some(entry) = table.get_mut(token) else { return false };
-            let wants = entry.wants();
-            let sees = if sleeps { entry.stream.prepare_sleep(wants) } else { entry.stream.look(wants) };
+        self.awake.retain(|key| {
+            let Some(sees) = look(key, how) else { return false };
             let something = sees.readable || sees.writable;
             if something {
-                ready.push((token, sees));
+                ready.push((key.clone(), sees));
             }
-            entry.looked_at = something || !sleeps;
-            entry.looked_at
+            something || how == Look::Awake
         });
     }
 }
