@@ -60,7 +60,7 @@ use enter::Enter;
 pub use partners::{Address, can_hand_on};
 use restrictions::opcode;
 pub use restrictions::{MOST_WORKERS, Purpose};
-use sending::Message;
+use sending::SendMessage;
 pub use setup::{Features, Refusal, RingSetup, Slots};
 
 /// A socket as the ring knows it. Give it back with [`Ring::close`].
@@ -154,7 +154,7 @@ struct InFlight {
     makes: bool,
     payload: Option<Payload>,
     _address: Option<Box<SockAddr>>,
-    _message: Option<Box<Message>>,
+    _message: Option<Box<SendMessage>>,
     /// The ring it is about: open until the kernel has looked it up.
     _to: Option<Address>,
     /// The slot that is to be left.

@@ -3,7 +3,7 @@ use std::io::{self, ErrorKind};
 use bytes::Bytes;
 
 use super::fake::{self, Call};
-use super::{NotifyByPort, Outcome, RequestQueue, Requests, Setup};
+use super::{NotifyByPort, RequestQueue, Requests, RioOutcome, Setup};
 use crate::pages::Residence;
 use crate::payload::Payload;
 
@@ -48,7 +48,7 @@ fn code(error: &io::Error) -> Option<i32> {
 /// The next outcome, which has to be a receive: its key and its bytes.
 fn received(requests: &mut Requests) -> (u64, io::Result<Vec<u8>>) {
     let done = requests.take().expect("an outcome");
-    let Outcome::Received(outcome) = done.outcome else { panic!("a send came back") };
+    let RioOutcome::Received(outcome) = done.outcome else { panic!("a send came back") };
     let bytes = outcome.map(|buffer| {
         let Some(buffer) = buffer else { return Vec::new() };
         let bytes = requests.bytes(&buffer).to_vec();
@@ -60,7 +60,7 @@ fn received(requests: &mut Requests) -> (u64, io::Result<Vec<u8>>) {
 
 fn sent(requests: &mut Requests) -> (u64, io::Result<usize>, Option<Payload>) {
     let done = requests.take().expect("an outcome");
-    let Outcome::Sent(outcome, rest) = done.outcome else { panic!("a receive came back") };
+    let RioOutcome::Sent(outcome, rest) = done.outcome else { panic!("a receive came back") };
     (done.key, outcome, rest)
 }
 

@@ -24,24 +24,24 @@ const MOST_BYTES: usize = 64 * 1024;
 pub(super) struct TimedSend {
     limit: Duration,
     event: Event,
-    operation: Mutex<Option<Box<Operation>>>,
+    operation: Mutex<Option<Box<TimedOperation>>>,
 }
 
 /// What the kernel may touch until the operation has come back. It does not move: it is boxed.
-struct Operation {
+struct TimedOperation {
     overlapped: OVERLAPPED,
     socket: RawFd,
     bytes: Vec<u8>,
 }
 
-impl std::fmt::Debug for Operation {
+impl std::fmt::Debug for TimedOperation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Operation").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+        f.debug_struct("TimedOperation").field("bytes", &self.bytes.len()).finish_non_exhaustive()
     }
 }
 
 // SAFETY: memory that is only touched under the lock of `TimedSend`; the kernel does not care which thread waits.
-unsafe impl Send for Operation {}
+unsafe impl Send for TimedOperation {}
 
 impl TimedSend {
     pub(super) fn new(limit: Duration) -> io::Result<Self> {
@@ -63,12 +63,12 @@ impl TimedSend {
         }
     }
 
-    fn begin(&self, socket: RawFd, bytes: &[u8]) -> io::Result<Box<Operation>> {
+    fn begin(&self, socket: RawFd, bytes: &[u8]) -> io::Result<Box<TimedOperation>> {
         let bytes = bytes[..bytes.len().min(MOST_BYTES)].to_vec();
         // SAFETY: integers and handles: all zeroes are a value.
         let mut overlapped: OVERLAPPED = unsafe { std::mem::zeroed() };
         overlapped.hEvent = self.event.handle();
-        let mut operation = Box::new(Operation { overlapped, socket, bytes });
+        let mut operation = Box::new(TimedOperation { overlapped, socket, bytes });
         let buffer = WSABUF { len: operation.bytes.len() as u32, buf: operation.bytes.as_mut_ptr() };
         // SAFETY: `buffer` is copied by the call. The OVERLAPPED and the bytes lie on the heap until the operation has
         // come back: `send` keeps it until the event says so, and `drop` waits for that.
@@ -94,7 +94,7 @@ impl TimedSend {
 }
 
 /// How an operation that has come back ended.
-fn outcome(operation: &Operation) -> io::Result<usize> {
+fn outcome(operation: &TimedOperation) -> io::Result<usize> {
     let (mut bytes, mut flags) = (0, 0);
     // SAFETY: the OVERLAPPED was given to an operation of this socket that has come back.
     let good = unsafe {
