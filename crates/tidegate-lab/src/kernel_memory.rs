@@ -95,7 +95,7 @@ fn is_of_file_systems(cache: &str) -> bool {
 }
 
 /// A line of `slabinfo(5)`.
-struct Cache<'a> {
+struct SlabCache<'a> {
     name: &'a str,
     in_use: u64,
     size: u64,
@@ -103,13 +103,13 @@ struct Cache<'a> {
 
 /// `slabinfo(5)`: after two lines of head, for each cache its name, its objects in use, all of them, and the size of
 /// one.
-fn caches(text: &str) -> Option<impl Iterator<Item = Cache<'_>>> {
+fn caches(text: &str) -> Option<impl Iterator<Item = SlabCache<'_>>> {
     let lines =
         text.strip_prefix("slabinfo - version: 2")?.lines().skip(1).filter(|line| !line.starts_with('#'));
     Some(lines.filter_map(|line| {
         let mut fields = line.split_whitespace();
         let (name, in_use) = (fields.next()?, fields.next()?.parse().ok()?);
-        Some(Cache { name, in_use, size: fields.nth(1)?.parse().ok()? })
+        Some(SlabCache { name, in_use, size: fields.nth(1)?.parse().ok()? })
     }))
 }
 

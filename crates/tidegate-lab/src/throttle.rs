@@ -25,7 +25,7 @@ const PERIOD_US: f64 = 10_000.0;
 /// Limits what servers get of their processors.
 pub(crate) struct Throttle {
     cpus: Vec<usize>,
-    group: Option<Group>,
+    group: Option<ThrottleGroup>,
     competitors: Vec<Competitor>,
 }
 
@@ -33,7 +33,7 @@ impl Throttle {
     /// Finds out what this system allows.
     pub(crate) fn new(bench: &Bench) -> Self {
         let cpus = if bench.is_pinned_apart() { bench.server_cpus.clone() } else { Vec::new() };
-        let group = (!cpus.is_empty()).then(Group::make).flatten();
+        let group = (!cpus.is_empty()).then(ThrottleGroup::make).flatten();
         Self { cpus, group, competitors: Vec::new() }
     }
 
@@ -90,12 +90,12 @@ fn remove_left_behind(parent: &Path) {
 
 /// A control group of our own; removed when dropped, which needs the servers in it to have ended, or when the lab is
 /// interrupted.
-struct Group {
+struct ThrottleGroup {
     folder: PathBuf,
     is_unified: bool,
 }
 
-impl Group {
+impl ThrottleGroup {
     fn make() -> Option<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -126,7 +126,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ThrottleGroup {
     fn drop(&mut self) {
         process::remove(&self.folder);
         process::is_removed(&self.folder);
@@ -245,7 +245,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_quota_is_set_where_groups_can_be_made() {
-        let Some(group) = Group::make() else {
+        let Some(group) = ThrottleGroup::make() else {
             return println!("left out: this user may make no control group with a quota");
         };
         group.set(0.4, 2).unwrap();
