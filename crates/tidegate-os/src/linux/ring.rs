@@ -426,7 +426,7 @@ impl Drop for Ring {
         // What was asked for last, closes above all, comes first: it would begin after the cancelling below, which
         // looks through the whole ring for each operation that is left.
         self.reap();
-        self.enter.close();
+        self.enter.close(&self.ring);
         // Shut the ring down before its memory is freed: cancel what is armed and wait for it.
         // What does not come back in time is leaked: the kernel may still write to it.
         let any = types::CancelBuilder::any();

@@ -152,10 +152,13 @@ impl Requests {
     ///
     /// # Errors
     /// The socket was not made for Registered I/O, or the completion queue cannot grow.
-    pub fn open(&mut self, socket: usize) -> io::Result<RequestQueue> {
+    ///
+    /// # Safety
+    /// The handle is that of a socket which is open.
+    pub unsafe fn open(&mut self, socket: usize) -> io::Result<RequestQueue> {
         self.reserve()?;
         let (each, one, queue) = (1, 1, self.completions);
-        // SAFETY: numbers only.
+        // SAFETY: the caller answers for the socket; the rest are numbers of this set.
         let made = unsafe {
             (self.functions.create_request_queue)(
                 socket,

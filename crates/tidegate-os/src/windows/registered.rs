@@ -204,7 +204,8 @@ impl RegisteredQueue {
         let (requests, mut queue) = (&mut self.requests, None);
         let overlapped = self.operations.connect(to, from, key, |socket| {
             before(socket);
-            queue = Some(requests.open(handle(socket.as_raw_socket()))?);
+            // SAFETY: the socket is borrowed, so it is open.
+            queue = Some(unsafe { requests.open(handle(socket.as_raw_socket())) }?);
             Ok(())
         });
         match (overlapped, queue) {
@@ -222,7 +223,8 @@ impl RegisteredQueue {
     /// # Errors
     /// As [`Requests::open`].
     pub fn register(&mut self, overlapped: Overlapped) -> io::Result<Registered> {
-        match self.requests.open(handle(overlapped.raw())) {
+        // SAFETY: `overlapped` owns its socket, so it is open.
+        match unsafe { self.requests.open(handle(overlapped.raw())) } {
             Ok(queue) => Ok(Registered { queue, overlapped }),
             Err(e) => {
                 self.operations.close(overlapped, Closing::Reset); // its first data goes back to the pool
