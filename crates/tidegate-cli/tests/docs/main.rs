@@ -7,7 +7,6 @@
 #![cfg(target_os = "linux")]
 
 mod commands;
-mod counts;
 mod diagrams;
 mod figures;
 mod filters;
