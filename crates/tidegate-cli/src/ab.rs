@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use tidegate::system;
 use tidegate_lab::Bench;
-use tidegate_lab::ab::{self, Contender, Decision, Outcome as Found, Pairs, Settings};
+use tidegate_lab::ab::{self, AbOutcome as Found, Contender, Decision, Pairs, Settings};
 use tidegate_lab::experiment::affordable;
 use tidegate_lab::experiment::round::Round;
 use tidegate_lab::spread::Spread;

@@ -13,7 +13,7 @@ use crate::system::handover::{HandoverStream, Inheritance};
 use crate::{Failure, usage};
 
 /// The socket options of the command line.
-pub struct Asked<'a> {
+pub struct SocketRequest<'a> {
     /// `--handover`.
     pub handover: Option<&'a Path>,
     /// Every `--listen` that was given.
@@ -39,7 +39,7 @@ pub enum Listeners {
 
 /// The inherited sockets.
 #[derive(Default)]
-pub struct Origin {
+pub struct SocketOrigin {
     /// Listening sockets.
     pub listeners: Listeners,
     /// For `--metrics`.
@@ -48,9 +48,14 @@ pub struct Origin {
     pub predecessor: Option<HandoverStream>,
 }
 
-impl Origin {
+impl SocketOrigin {
     /// Sockets of the service manager take precedence over those of a running server; that one is still replaced.
-    pub fn find(how: &Asked<'_>, model: Model, passed: Vec<OwnedFd>, label: &Label) -> Result<Self, Failure> {
+    pub fn find(
+        how: &SocketRequest<'_>,
+        model: Model,
+        passed: Vec<OwnedFd>,
+        label: &Label,
+    ) -> Result<Self, Failure> {
         let mut origin = match how.handover {
             Some(path) => Self::inherited(path, how, model, label.service)?,
             None => Self::default(),
@@ -71,7 +76,7 @@ impl Origin {
         Ok(origin)
     }
 
-    fn inherited(path: &Path, how: &Asked<'_>, model: Model, service: &str) -> Result<Self, Failure> {
+    fn inherited(path: &Path, how: &SocketRequest<'_>, model: Model, service: &str) -> Result<Self, Failure> {
         let Some(found) = Inheritance::ask(path).map_err(usage)? else { return Ok(Self::default()) };
         let (there, service_there) = parted(&found.terms);
         let there: Model = there.parse().map_err(|_| other_kind(&found.terms))?;

@@ -81,13 +81,13 @@ fn options(cli: &Command) -> String {
 
 /// An option as a row of a table.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Row {
+struct OptionRow {
     name: String,
     what: String,
     default: String,
 }
 
-fn command(of: &Command, path: &str, described: &mut BTreeMap<Row, String>, page: &mut String) {
+fn command(of: &Command, path: &str, described: &mut BTreeMap<OptionRow, String>, page: &mut String) {
     let about = of.get_long_about().or(of.get_about()).map(ToString::to_string).unwrap_or_default();
     let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
     let about = wrapped(&format!("{}.", code_of_options(about.trim_end_matches('.'))));
@@ -123,7 +123,7 @@ fn command(of: &Command, path: &str, described: &mut BTreeMap<Row, String>, page
             "\n| {} | what | default |\n|---|---|---|\n",
             heading.to_lowercase().replace("tls", "TLS")
         );
-        for (_, Row { name, what, default }) in own.iter().filter(|(of, _)| *of == heading) {
+        for (_, OptionRow { name, what, default }) in own.iter().filter(|(of, _)| *of == heading) {
             let _ = writeln!(page, "| {name} | {what} | {default} |");
         }
     }
@@ -137,7 +137,7 @@ fn command(of: &Command, path: &str, described: &mut BTreeMap<Row, String>, page
     }
 }
 
-fn row(arg: &Arg) -> Row {
+fn row(arg: &Arg) -> OptionRow {
     let is_value = arg.get_action().takes_values();
     let values =
         arg.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -157,7 +157,7 @@ fn row(arg: &Arg) -> Row {
     };
     let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     let default = if noted.is_empty() && is_value { defaults.join(", ") } else { noted };
-    Row {
+    OptionRow {
         what: cell(&code_of_options(&(what + &words(arg)))),
         default: cell(&code_of_options(&default)),
         name: cell(&name),

@@ -22,7 +22,7 @@ use clap::Subcommand;
 use crate::label::{self, Label};
 use crate::limits::in_users_words;
 use crate::{Failure, Outcome};
-use how::Common;
+use how::ServerCommon;
 use stage::PlannedServer;
 
 /// Options of `serve`.
@@ -53,7 +53,7 @@ enum What {
 
 impl What {
     /// The service, and the options every server has.
-    fn common(&self) -> (&'static str, &Common) {
+    fn common(&self) -> (&'static str, &ServerCommon) {
         match self {
             Self::Echo(args) => ("echo", &args.how.common),
             Self::Http(args) => ("http", &args.how.common),

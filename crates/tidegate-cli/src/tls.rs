@@ -93,10 +93,10 @@ impl Secure {
 
 /// Work on a separate thread, never twice concurrently: requests during a run cause one more run afterwards.
 #[derive(Default)]
-struct OneAtATime(Mutex<State>);
+struct OneAtATime(Mutex<RunnerState>);
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum State {
+enum RunnerState {
     #[default]
     Idle,
     Running,
@@ -106,8 +106,9 @@ enum State {
 
 impl OneAtATime {
     fn run(self: &Arc<Self>, work: impl Fn() + Send + 'static) -> io::Result<()> {
-        if self.replace(|state| if state == State::Idle { State::Running } else { State::RunningAndAgain })
-            != State::Idle
+        if self.replace(|state| {
+            if state == RunnerState::Idle { RunnerState::Running } else { RunnerState::RunningAndAgain }
+        }) != RunnerState::Idle
         {
             return Ok(());
         }
@@ -115,18 +116,20 @@ impl OneAtATime {
         let work = move || {
             loop {
                 work();
-                let next = |state| if state == State::Running { State::Idle } else { State::Running };
-                if own.replace(next) == State::Running {
+                let next = |state| {
+                    if state == RunnerState::Running { RunnerState::Idle } else { RunnerState::Running }
+                };
+                if own.replace(next) == RunnerState::Running {
                     return;
                 }
             }
         };
         let begun = std::thread::Builder::new().name("tidegate-reload".into()).spawn(work);
-        begun.map(drop).inspect_err(|_| _ = self.replace(|_| State::Idle))
+        begun.map(drop).inspect_err(|_| _ = self.replace(|_| RunnerState::Idle))
     }
 
     /// Changes the state, and returns what it was.
-    fn replace(&self, next: impl Fn(State) -> State) -> State {
+    fn replace(&self, next: impl Fn(RunnerState) -> RunnerState) -> RunnerState {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = *state;
         *state = next(before);

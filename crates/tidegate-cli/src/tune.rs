@@ -12,7 +12,7 @@ use tidegate_lab::report::verdict;
 use tidegate_lab::run::{Circumstances, Row};
 use tidegate_lab::save::ResultFile;
 use tidegate_lab::spread::Spread;
-use tidegate_lab::tune::{self, Extent, Goal, Outcome as Found, Settings, Stage};
+use tidegate_lab::tune::{self, Extent, Goal, Settings, Stage, TuneOutcome as Found};
 
 use crate::bench::{end_children_with_this_program, progress_bar};
 use crate::compare::number;

@@ -121,9 +121,9 @@ fn counterpart<'a>(row: &Row, run: &'a Run) -> Option<&'a Row> {
 }
 
 /// The row that both are of, and the figure of each.
-pub(crate) type Pair<'a> = (&'a Row, &'a Measure, &'a Measure);
+pub(crate) type RowPair<'a> = (&'a Row, &'a Measure, &'a Measure);
 
-fn pair<'a>(row: &'a Row, b: &'a Run, question: &Question) -> Option<Pair<'a>> {
+fn pair<'a>(row: &'a Row, b: &'a Run, question: &Question) -> Option<RowPair<'a>> {
     let named = |m: &&Measure| question.measure.as_ref().is_none_or(|name| *name == m.name);
     let ours = row.measures.iter().find(named)?;
     let theirs = counterpart(row, b)?.measures.iter().find(|m| m.name == ours.name)?;
@@ -131,7 +131,7 @@ fn pair<'a>(row: &'a Row, b: &'a Run, question: &Question) -> Option<Pair<'a>> {
 }
 
 /// Judges one pair; differences up to the part `margin` count as none.
-pub(crate) fn judge((row, a, b): Pair<'_>, confidence: f64, margin: f64) -> Judged {
+pub(crate) fn judge((row, a, b): RowPair<'_>, confidence: f64, margin: f64) -> Judged {
     let median = |m: &Measure| bootstrap::median(&m.rounds).unwrap_or(f64::NAN);
     let (a_median, b_median) = (median(a), median(b));
     let interval = bootstrap::of_ratio(&a.rounds, &b.rounds, confidence);

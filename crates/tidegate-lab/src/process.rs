@@ -120,9 +120,9 @@ pub fn end_all() {
 
 /// A process group led by a child of the lab. Its id cannot be reused until the child has been waited for and all
 /// members are gone.
-pub(crate) struct Group(u32);
+pub(crate) struct ProcessGroup(u32);
 
-impl Group {
+impl ProcessGroup {
     /// Starts a child that leads a group; `folder` is what [`end_all`] removes with it.
     pub(crate) fn start(command: &mut Command, folder: Option<PathBuf>) -> std::io::Result<(Child, Self)> {
         let mut groups = groups(); // none is started between the end of all and the end of the program
@@ -137,7 +137,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         groups().retain(|(group, _)| *group != self.0);
     }
@@ -147,7 +147,7 @@ impl Drop for Group {
 pub struct Process {
     what: String,
     child: Child,
-    group: Group,
+    group: ProcessGroup,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
     errors: Arc<Mutex<String>>,
@@ -169,7 +169,8 @@ impl Process {
             let joined = processes.and_then(|processes| system::start_in_group(&mut command, processes));
             joined.map_err(|e| failed(e.to_string()))?;
         }
-        let (mut child, group) = Group::start(&mut command, None).map_err(|e| failed(e.to_string()))?;
+        let (mut child, group) =
+            ProcessGroup::start(&mut command, None).map_err(|e| failed(e.to_string()))?;
         let (sender, lines) = channel();
         let errors = Arc::new(Mutex::new(String::new()));
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());

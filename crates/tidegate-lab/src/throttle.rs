@@ -25,7 +25,7 @@ const PERIOD_US: f64 = 10_000.0;
 /// Limits what servers get of their processors.
 pub(crate) struct Throttle {
     cpus: Vec<usize>,
-    group: Option<Group>,
+    group: Option<ThrottleGroup>,
     competitors: Vec<Competitor>,
 }
 
@@ -33,7 +33,7 @@ impl Throttle {
     /// Finds out what this system allows.
     pub(crate) fn new(bench: &Bench) -> Self {
         let cpus = if bench.is_pinned_apart() { bench.server_cpus.clone() } else { Vec::new() };
-        let group = (!cpus.is_empty()).then(Group::make).flatten();
+        let group = (!cpus.is_empty()).then(ThrottleGroup::make).flatten();
         Self { cpus, group, competitors: Vec::new() }
     }
 
@@ -90,12 +90,12 @@ fn remove_left_behind(parent: &Path) {
 
 /// A control group of our own; removed when dropped, which needs the servers in it to have ended, or when the lab is
 /// interrupted.
-struct Group {
+struct ThrottleGroup {
     folder: PathBuf,
     is_unified: bool,
 }
 
-impl Group {
+impl ThrottleGroup {
     fn make() -> Option<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -126,7 +126,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ThrottleGroup {
     fn drop(&mut self) {
         process::remove(&self.folder);
         process::is_removed(&self.folder);
@@ -242,17 +242,47 @@ mod tests {
         assert!((throttle.set(1.0) - 1.0).abs() < 1e-9 && throttle.competitors.is_empty());
     }
 
+    #[test]
+    fn a_quota_is_written_as_either_version_wants_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |file| std::fs::read_to_string(folder.path().join(file)).unwrap();
+        for is_unified in [true, false] {
+            // Not dropped: the folder is no group.
+            let group = ThrottleGroup { folder: folder.path().into(), is_unified };
+            let group = std::mem::ManuallyDrop::new(group);
+            group.set(0.4, 2).unwrap();
+        }
+        assert_eq!(read("cpu.max"), format!("80000 {PERIOD_US}"));
+        assert_eq!((read("cpu.cfs_period_us"), read("cpu.cfs_quota_us")), ("100000".into(), "80000".into()));
+    }
+
+    /// Where the kernel lets this user make a group with a quota, the lab makes one, and nowhere else.
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_quota_is_set_where_groups_can_be_made() {
-        let Some(group) = Group::make() else {
-            return println!("left out: this user may make no control group with a quota");
+    fn a_group_with_a_quota_is_made_where_the_kernel_has_them() {
+        let Some(group) = ThrottleGroup::make() else {
+            let read = |file| std::fs::read_to_string(file).unwrap_or_default();
+            for (parent, is_unified) in parents(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo")) {
+                let folder = parent.join(format!("tidegate-test-{}", std::process::id()));
+                let made = std::fs::create_dir(&folder);
+                let file = folder.join(if is_unified { "cpu.max" } else { "cpu.cfs_quota_us" });
+                let opened = std::fs::File::options().write(true).open(file);
+                if made.is_ok() {
+                    std::fs::remove_dir(&folder).unwrap();
+                }
+                assert!(
+                    made.is_err() || opened.is_err(),
+                    "a group with a quota can be made: {}",
+                    folder.display()
+                );
+            }
+            return;
         };
         group.set(0.4, 2).unwrap();
         let file = if group.is_unified { "cpu.max" } else { "cpu.cfs_quota_us" };
         let folder = group.folder.clone();
         let quota = std::fs::read_to_string(folder.join(file)).unwrap();
-        assert!(quota.starts_with("8000"), "{quota}");
+        assert!(quota.starts_with("80000"), "{quota}");
         drop(group);
         assert!(!folder.exists());
     }

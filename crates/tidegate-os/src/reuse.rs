@@ -7,10 +7,10 @@
 
 use std::io;
 
-use crate::transmit::Overlapped;
+use crate::transmit::RawOverlapped;
 
 /// `DisconnectEx`: socket, operation, flags, nothing.
-pub type Disconnect = unsafe extern "system" fn(usize, *mut Overlapped, u32, u32) -> i32;
+pub type Disconnect = unsafe extern "system" fn(usize, *mut RawOverlapped, u32, u32) -> i32;
 
 /// The socket can be used again (`mswsock.h`).
 const TF_REUSE_SOCKET: u32 = 2;
@@ -27,7 +27,7 @@ pub unsafe fn disconnect(
     function: Disconnect,
     last_error: fn() -> io::Error,
     socket: usize,
-    overlapped: *mut Overlapped,
+    overlapped: *mut RawOverlapped,
 ) -> io::Result<()> {
     // SAFETY: the caller's promise.
     match unsafe { function(socket, overlapped, TF_REUSE_SOCKET, 0) } {
@@ -113,7 +113,7 @@ mod tests {
         static ANSWER: Cell<i32> = const { Cell::new(1) };
     }
 
-    unsafe extern "system" fn fake(socket: usize, _: *mut Overlapped, flags: u32, reserved: u32) -> i32 {
+    unsafe extern "system" fn fake(socket: usize, _: *mut RawOverlapped, flags: u32, reserved: u32) -> i32 {
         ASKED.set(Some((socket, flags, reserved)));
         ANSWER.get()
     }

@@ -68,11 +68,11 @@ fn clients_served(threads: usize) -> anyhow::Result<usize> {
 /// Threads that each serve one connection at a time.
 struct ThreadServer {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<BlockingShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
+struct BlockingShared {
     /// Threads that serve nobody.
     free: AtomicUsize,
     is_stopping: AtomicBool,
@@ -83,7 +83,7 @@ struct Shared {
 impl ThreadServer {
     fn start(at: SocketAddr, threads: usize) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BlockingShared {
             free: AtomicUsize::new(threads),
             is_stopping: AtomicBool::new(false),
             serving: Mutex::new((0..threads).map(|_| None).collect()),
@@ -98,7 +98,7 @@ impl ThreadServer {
     }
 }
 
-impl Shared {
+impl BlockingShared {
     fn serving(&self, number: usize, stream: Option<TcpStream>) {
         let mut all = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = all.get_mut(number) {
@@ -107,7 +107,7 @@ impl Shared {
     }
 }
 
-fn serve(listener: &TcpListener, shared: &Shared, number: usize) {
+fn serve(listener: &TcpListener, shared: &BlockingShared, number: usize) {
     while !shared.is_stopping.load(SeqCst) {
         let Ok((mut stream, _)) = listener.accept() else { continue };
         shared.free.fetch_sub(1, SeqCst);

@@ -72,12 +72,12 @@ fn measure() -> anyhow::Result<Measured> {
 /// A thread that looks at all its sockets now and then.
 struct SleepyServer {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<WakingShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct WakingShared {
     is_stopping: AtomicBool,
     /// Times it has looked at its sockets.
     looks: AtomicUsize,
@@ -87,7 +87,7 @@ impl SleepyServer {
     fn start(at: SocketAddr) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(at).with_context(|| format!("cannot listen on {at}"))?;
         listener.set_nonblocking(true)?;
-        let (addr, shared) = (listener.local_addr()?, Arc::<Shared>::default());
+        let (addr, shared) = (listener.local_addr()?, Arc::<WakingShared>::default());
         let own = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("lesson".into());
         let thread = builder.spawn(move || look_now_and_then(&listener, &own))?;
@@ -95,7 +95,7 @@ impl SleepyServer {
     }
 }
 
-fn look_now_and_then(listener: &TcpListener, shared: &Shared) {
+fn look_now_and_then(listener: &TcpListener, shared: &WakingShared) {
     let mut connections: Vec<TcpStream> = Vec::new();
     while !shared.is_stopping.load(SeqCst) {
         shared.looks.fetch_add(1, SeqCst);

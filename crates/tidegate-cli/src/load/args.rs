@@ -19,11 +19,11 @@ use crate::{Failure, usage};
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    pub kind: Kind,
+    pub kind: LoadKind,
 }
 
 #[derive(clap::Subcommand)]
-pub enum Kind {
+pub enum LoadKind {
     /// Messages that must come back byte for byte.
     Echo(Box<EchoArgs>),
     /// HTTP/1.1 requests.
@@ -53,7 +53,7 @@ pub struct MergeArgs {
 
 /// Options of every load.
 #[derive(clap::Args)]
-pub struct Common {
+pub struct LoadCommon {
     /// Target: http://HOST:PORT/PATH, tcp://HOST:PORT or HOST:PORT; https:// and tls:// for TLS; unix:SOCKET or
     /// unix:SOCKET:/PATH instead of HOST:PORT/PATH for a Unix socket.
     target: String,
@@ -163,7 +163,7 @@ pub struct Output {
 #[derive(clap::Args)]
 pub struct EchoArgs {
     #[command(flatten)]
-    pub common: Common,
+    pub common: LoadCommon,
     /// Bytes per second that each block of 1,000 connections sends [default: unlimited].
     #[arg(short = 'r', long, value_name = "SIZE_PER_S", conflicts_with = "rate", value_parser = size)]
     block_rate: Option<usize>,
@@ -219,7 +219,7 @@ pub struct HttpArgs {
     #[arg(value_parser = at_least_one::<u64>)]
     requests_each: Option<u64>,
     #[command(flatten)]
-    pub common: Common,
+    pub common: LoadCommon,
 }
 
 impl EchoArgs {
@@ -280,7 +280,7 @@ struct Bounds {
     half_close: bool,
 }
 
-impl Common {
+impl LoadCommon {
     fn plan(&self, target: &Target, protocol: Protocol, bounds: Bounds) -> Result<Plan, Failure> {
         let all = bounds.messages.map(|each| each.saturating_mul(self.connections as u64));
         let amount = match (self.requests.or(all), self.duration) {
@@ -323,7 +323,7 @@ fn protocols(protocol: &Protocol) -> &'static [&'static str] {
     if matches!(protocol, Protocol::Http(_)) { &["http/1.1"] } else { &[] }
 }
 
-impl Common {
+impl LoadCommon {
     /// The TLS settings of the plan, in a serializable form.
     pub fn tls_order(&self, protocol: &Protocol) -> Result<Option<TlsOrder>, Failure> {
         let target = Target::parse(&self.target).map_err(usage)?;

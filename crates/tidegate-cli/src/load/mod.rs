@@ -21,7 +21,7 @@ use tidegate::{StartError, system};
 use tidegate_load::{Amount, LoadError, Phase, Plan, Protocol, Report};
 
 pub use args::Args;
-use args::{Common, Kind, MergeArgs, Output};
+use args::{LoadCommon, LoadKind, MergeArgs, Output};
 use live::View;
 use output::Sinks;
 use painter::Painter;
@@ -34,17 +34,17 @@ use crate::{Failure, Outcome, usage};
 /// Runs the command.
 pub fn run(args: Args) -> Outcome {
     match args.kind {
-        Kind::Echo(args) => generate(&args.plan()?, &args.common),
-        Kind::Http(args) => generate(&args.plan()?, &args.common),
-        Kind::Udp(args) => udp::run(&args),
-        Kind::Chat(args) => chat::run(&args),
-        Kind::Ping(args) => ping::run(&args),
-        Kind::Merge(args) => merge(&args),
-        Kind::Attack(args) => attack::run(&args),
+        LoadKind::Echo(args) => generate(&args.plan()?, &args.common),
+        LoadKind::Http(args) => generate(&args.plan()?, &args.common),
+        LoadKind::Udp(args) => udp::run(&args),
+        LoadKind::Chat(args) => chat::run(&args),
+        LoadKind::Ping(args) => ping::run(&args),
+        LoadKind::Merge(args) => merge(&args),
+        LoadKind::Attack(args) => attack::run(&args),
     }
 }
 
-fn generate(plan: &Plan, args: &Common) -> Outcome {
+fn generate(plan: &Plan, args: &LoadCommon) -> Outcome {
     let interrupted = signals::flag_of_the_first().context("cannot install signal handlers")?;
     let protocol = match plan.protocol {
         Protocol::Echo { .. } => "echo",

@@ -5,15 +5,15 @@ use std::sync::{Arc, OnceLock};
 
 use tidegate::Model;
 
-use super::exposition::{self, Row};
+use super::exposition::{self, ServerRow};
 use super::source::{Phase, Source};
 use crate::label::Label;
 
 /// A server on a page.
 #[derive(Clone)]
-pub struct Entry(Arc<State>);
+pub struct Entry(Arc<EntryState>);
 
-struct State {
+struct EntryState {
     server: String,
     service: &'static str,
     phase: AtomicU8,
@@ -23,7 +23,7 @@ struct State {
 impl Entry {
     /// Registered, not running yet.
     pub(super) fn of(label: &Label) -> Self {
-        Self(Arc::new(State {
+        Self(Arc::new(EntryState {
             server: label.name.clone(),
             service: label.service,
             phase: AtomicU8::new(Phase::Starting as u8),
@@ -50,9 +50,9 @@ impl Entry {
         }
     }
 
-    fn row(&self) -> Row<'_> {
+    fn row(&self) -> ServerRow<'_> {
         let source = self.0.source.get().map(|(model, source)| (*model, source));
-        Row { server: &self.0.server, service: self.0.service, phase: self.phase(), source }
+        ServerRow { server: &self.0.server, service: self.0.service, phase: self.phase(), source }
     }
 }
 
@@ -71,7 +71,7 @@ impl Board {
     }
 
     pub(super) fn exposition(&self) -> Result<String, prometheus::Error> {
-        let rows: Vec<Row<'_>> = self.0.iter().map(Entry::row).collect();
+        let rows: Vec<ServerRow<'_>> = self.0.iter().map(Entry::row).collect();
         exposition::text(&rows)
     }
 }

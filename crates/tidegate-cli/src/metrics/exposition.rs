@@ -12,7 +12,7 @@ use tidegate_tls::{Fault, TlsCounters};
 use super::source::{Phase, Source};
 
 /// A server on the page.
-pub(super) struct Row<'a> {
+pub(super) struct ServerRow<'a> {
     pub(super) server: &'a str,
     pub(super) service: &'static str,
     pub(super) phase: Phase,
@@ -22,15 +22,15 @@ pub(super) struct Row<'a> {
 
 /// Renders the page. A registry is created for each scrape: the counters live in the engines and are only read on
 /// demand.
-pub(super) fn text(rows: &[Row<'_>]) -> Result<String, prometheus::Error> {
+pub(super) fn text(rows: &[ServerRow<'_>]) -> Result<String, prometheus::Error> {
     let page = page(rows)?;
     let mut text = Vec::new();
     TextEncoder::new().encode(&page.registry.gather(), &mut text)?;
     String::from_utf8(text).map_err(|e| prometheus::Error::Msg(e.to_string()))
 }
 
-fn page(rows: &[Row<'_>]) -> Result<Page, prometheus::Error> {
-    let mut page = Page::default();
+fn page(rows: &[ServerRow<'_>]) -> Result<Exposition, prometheus::Error> {
+    let mut page = Exposition::default();
     let descriptors = IntGauge::new("process_max_fds", "Descriptors this process may have open.")?;
     descriptors.set(i64::try_from(system::descriptor_limit().0).unwrap_or(i64::MAX));
     page.registry.register(Box::new(descriptors))?;
@@ -44,13 +44,13 @@ fn page(rows: &[Row<'_>]) -> Result<Page, prometheus::Error> {
 type Labels<'a> = [(&'a str, &'a str)];
 
 #[derive(Default)]
-struct Page {
+struct Exposition {
     registry: Registry,
     counters: BTreeMap<&'static str, IntCounterVec>,
     gauges: BTreeMap<&'static str, IntGaugeVec>,
 }
 
-impl Page {
+impl Exposition {
     /// Adds to a counter, creating it on first use.
     fn counter(
         &mut self,
@@ -85,8 +85,8 @@ impl Page {
         Ok(())
     }
 
-    fn row(&mut self, row: &Row<'_>) -> Result<(), prometheus::Error> {
-        let Row { server, service, phase, source } = *row;
+    fn row(&mut self, row: &ServerRow<'_>) -> Result<(), prometheus::Error> {
+        let ServerRow { server, service, phase, source } = *row;
         let help = "1 while the server accepts, 0 before that and while it drains.";
         let accepting = u64::from(phase == Phase::Accepting);
         self.gauge("tidegate_accepting", help, &[("server", server)], accepting)?;
@@ -320,7 +320,7 @@ mod tests {
 
     fn row(server: &'static str, source: &Source) -> String {
         let source = Some((Model::Poll, source));
-        text(&[Row { server, service: "http", phase: Phase::Accepting, source }]).unwrap()
+        text(&[ServerRow { server, service: "http", phase: Phase::Accepting, source }]).unwrap()
     }
 
     fn connections(stats: impl Fn() -> Stats + Send + Sync + 'static) -> Source {
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn every_value_of_a_messenger_too() {
-        let mut page = Page::default();
+        let mut page = Exposition::default();
         let federation = FederationCounts {
             refused_busy: 106,
             refused_cut_off: 107,
@@ -422,7 +422,7 @@ mod tests {
         appear_once(&text, 101..=110);
         assert!(text.contains("\ntidegate_chat_node_is_cut_off{server=\"a\"} 1\n"), "{text}");
         // One that is alone has nothing to say of nodes.
-        let mut page = Page::default();
+        let mut page = Exposition::default();
         page.chat("a", ChatStats::default()).unwrap();
         assert!(page.registry.gather().iter().all(|family| !family.name().contains("_node_")));
     }
@@ -466,7 +466,7 @@ mod tests {
     fn the_page_of_metrics_has_all_of_them() {
         use tidegate_services::proxy::{Proxy, ProxyOptions};
 
-        let of = |server, source| Row {
+        let of = |server, source| ServerRow {
             server,
             service: "http",
             phase: Phase::Accepting,
@@ -490,7 +490,7 @@ mod tests {
     fn servers_of_one_page_are_told_apart() {
         let of = |n| connections(move || Stats { accepted: n, ..Stats::default() });
         let (one, two) = (of(5), of(7));
-        let row = |server, source| Row {
+        let row = |server, source| ServerRow {
             server,
             service: "echo",
             phase: Phase::Accepting,
@@ -505,8 +505,8 @@ mod tests {
 
     #[test]
     fn before_the_server_runs_the_process_is_described() {
-        let text =
-            text(&[Row { server: "a", service: "http", phase: Phase::Starting, source: None }]).unwrap();
+        let text = text(&[ServerRow { server: "a", service: "http", phase: Phase::Starting, source: None }])
+            .unwrap();
         assert!(text.contains("\ntidegate_accepting{server=\"a\"} 0\n"), "{text}");
         assert!(text.contains("\nprocess_max_fds "), "{text}");
     }

@@ -7,7 +7,7 @@ use tidegate_services::http::access::{Host, Origin};
 use tidegate_services::http::{Access, AccessError};
 use tidegate_services::{Chat, ChatLimits};
 
-use super::how::{How, Kind, host};
+use super::how::{How, ServiceKind, host};
 use super::nodes::{NodesArgs, federated};
 use super::stage::PlannedServer;
 use super::stream::StreamPlan;
@@ -19,7 +19,7 @@ fn burst(text: &str) -> Result<NonZeroU32, String> {
     at_least_one(text).map(|n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN))
 }
 
-const CHAT: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
+const CHAT: ServiceKind = ServiceKind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
 
 /// Options of `serve chat`.
 #[derive(clap::Args)]

@@ -4,14 +4,14 @@ use tidegate_services::Echo;
 use tidegate_services::http::Access;
 use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 
-use super::how::{How, Kind};
+use super::how::{How, ServiceKind};
 use super::stage::PlannedServer;
 use crate::label::Label;
 use crate::limits::size;
 use crate::{Failure, usage};
 
-const ECHO: Kind = Kind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
-const WEBSOCKET: Kind = Kind { schemes: ["ws", "wss"], path: "/", protocols: &["http/1.1"] };
+const ECHO: ServiceKind = ServiceKind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
+const WEBSOCKET: ServiceKind = ServiceKind { schemes: ["ws", "wss"], path: "/", protocols: &["http/1.1"] };
 
 /// Options of `serve echo`.
 #[derive(clap::Args)]

@@ -21,13 +21,13 @@ use crate::{Failure, usage};
 
 /// Options of every server, of connections or of datagrams.
 #[derive(clap::Args, Clone)]
-pub struct Common {
+pub struct ServerCommon {
     /// Name of the server in metrics, statistics and notes [default: its service, with a number if several are alike].
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub name: Option<String>,
     /// I/O model, or auto for the best one available.
     #[arg(long, value_name = "MODEL", default_value = "auto", value_parser = models().try_map(|name: String| model(&name)))]
-    pub model: Asked,
+    pub model: ModelOption,
     /// Processors to run on, such as 0,1 [default: all].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub cpus: Vec<usize>,
@@ -69,13 +69,13 @@ pub struct How {
     #[command(flatten)]
     tls: TlsArgs,
     #[command(flatten)]
-    pub common: Common,
+    pub common: ServerCommon,
     #[command(flatten)]
     pub limits: Limits,
 }
 
 /// How clients address a service, and its protocol.
-pub struct Kind {
+pub struct ServiceKind {
     /// The scheme of its URL, and the one over TLS.
     pub schemes: [&'static str; 2],
     /// The path of its URL.
@@ -84,7 +84,7 @@ pub struct Kind {
     pub protocols: &'static [&'static str],
 }
 
-impl Kind {
+impl ServiceKind {
     /// The URL of a server that listens there. A Unix socket has the form that `load` accepts.
     pub fn url(&self, at: &Endpoint, secure: Option<&Secure>) -> String {
         let scheme = self.schemes[usize::from(secure.is_some())];
@@ -101,7 +101,7 @@ impl How {
     pub fn plan<S: Service>(
         self,
         label: Label,
-        kind: &'static Kind,
+        kind: &'static ServiceKind,
         policy: Policy,
         service: S,
     ) -> Result<Box<dyn PlannedServer>, Failure> {
@@ -112,7 +112,7 @@ impl How {
     pub fn stream_plan<S: Service>(
         self,
         label: Label,
-        kind: &'static Kind,
+        kind: &'static ServiceKind,
         mut policy: Policy,
         service: S,
     ) -> Result<StreamPlan, Failure> {
@@ -180,9 +180,9 @@ impl How {
 
 /// The given model; `None` is `auto`.
 #[derive(Clone, Copy)]
-pub struct Asked(Option<Model>);
+pub struct ModelOption(Option<Model>);
 
-impl Asked {
+impl ModelOption {
     /// The given model, or the best one.
     pub fn or(self, label: &Label, best: impl FnOnce() -> Choice) -> Model {
         self.0.unwrap_or_else(|| {
@@ -193,8 +193,8 @@ impl Asked {
     }
 }
 
-fn model(text: &str) -> Result<Asked, ParseModelError> {
-    if text == "auto" { Ok(Asked(None)) } else { text.parse().map(|model| Asked(Some(model))) }
+fn model(text: &str) -> Result<ModelOption, ParseModelError> {
+    if text == "auto" { Ok(ModelOption(None)) } else { text.parse().map(|model| ModelOption(Some(model))) }
 }
 
 /// Parses an address for clap.

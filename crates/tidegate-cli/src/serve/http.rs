@@ -6,14 +6,14 @@ use std::time::Duration;
 use tidegate::Policy;
 use tidegate_services::{Http, HttpLimits, Page};
 
-use super::how::{How, Kind};
+use super::how::{How, ServiceKind};
 use super::stage::PlannedServer;
 use crate::label::Label;
 use crate::limits::{Limits, Optional, size, time_or_none};
 use crate::{Failure, usage};
 
 /// Any service over HTTP.
-pub const HTTP: Kind = Kind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
+pub const HTTP: ServiceKind = ServiceKind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
 
 /// Default idle timeout between two requests: longer than those of browsers and proxies (mostly 60 s), so that they
 /// close first, and no request is sent on a connection that is being closed.

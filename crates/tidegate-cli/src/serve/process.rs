@@ -102,13 +102,13 @@ fn fit(plans: &mut [Box<dyn PlannedServer>], processors: &Processors) -> Result<
     Ok(())
 }
 
-type BoundServer = (Label, Vec<usize>, Box<dyn Bound>);
+type ReadyServer = (Label, Vec<usize>, Box<dyn Bound>);
 
 fn bind(
     plans: Vec<Box<dyn PlannedServer>>,
     processors: &Processors,
     pages: &mut Pages,
-) -> Result<Vec<BoundServer>, Failure> {
+) -> Result<Vec<ReadyServer>, Failure> {
     let names: Vec<&str> = plans.iter().map(|plan| plan.label().name.as_str()).collect();
     let passed = assign(&names, manager::passed()?)?;
     let mut bound = Vec::new();

@@ -9,7 +9,7 @@ use tidegate::Endpoint;
 use tidegate_services::proxy::{Balance, HeaderVersion, ProxyOptionsError, Upstreams};
 use tidegate_services::{Proxy, ProxyOptions};
 
-use super::how::{How, Kind, endpoint};
+use super::how::{How, ServiceKind, endpoint};
 use super::stage::PlannedServer;
 use super::stream::StreamPlan;
 use crate::label::Label;
@@ -19,7 +19,7 @@ use crate::{Failure, usage};
 /// A receive buffer: what other sizes cost is in benchmarks/async.md.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-const PROXY: Kind = Kind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
+const PROXY: ServiceKind = ServiceKind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
 
 /// Options of `serve proxy`.
 #[derive(clap::Args)]

@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 
 use tidegate::system::descriptor::OwnedFd;
 
-use super::how::Common;
+use super::how::ServerCommon;
 use crate::Failure;
 use crate::label::Label;
 use crate::life::{Up, Word};
@@ -18,7 +18,7 @@ pub trait PlannedServer {
     /// Its label.
     fn label(&self) -> &Label;
     /// The options every server has.
-    fn common(&self) -> &Common;
+    fn common(&self) -> &ServerCommon;
     /// Its hand-over path.
     fn handover(&self) -> Option<&std::path::Path>;
     /// Descriptors that it requests.

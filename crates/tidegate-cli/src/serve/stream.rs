@@ -12,7 +12,7 @@ use tidegate_cluster::rooms::Bridge;
 use tidegate_services::ChatCounters;
 use tidegate_services::proxy::Upstreams;
 
-use super::how::{Common, How, Kind, failure};
+use super::how::{How, ServerCommon, ServiceKind, failure};
 use super::nodes::StartBridge;
 use super::proxy;
 use super::stage::{Bound, PlannedServer};
@@ -20,7 +20,7 @@ use crate::label::Label;
 use crate::life::{self, Change, End, Up, Word};
 use crate::limits::{Strategy, Want, without_effect};
 use crate::metrics::{Entry, Pages, Source};
-use crate::origin::{Asked, DEFAULT_ADDRESS, Listeners, Origin, terms};
+use crate::origin::{DEFAULT_ADDRESS, Listeners, SocketOrigin, SocketRequest, terms};
 use crate::out::complain;
 use crate::system::Hangup;
 use crate::system::handover::{HandoverListener, HandoverState, HandoverStream, Inheritance};
@@ -54,7 +54,7 @@ pub fn binder(service: impl Service) -> Binder {
 pub struct StreamPlan {
     pub how: How,
     pub label: Label,
-    pub kind: &'static Kind,
+    pub kind: &'static ServiceKind,
     pub policy: Policy,
     pub model: Model,
     pub secure: Option<Secure>,
@@ -72,7 +72,7 @@ impl PlannedServer for StreamPlan {
         &self.label
     }
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &ServerCommon {
         &self.how.common
     }
 
@@ -110,9 +110,12 @@ impl PlannedServer for StreamPlan {
     fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
         let Self { how, label, kind, policy, model, secure, binder, chat, proxy, bridge } = *self;
         let drain_timeout = policy.drain_timeout;
-        let asked =
-            Asked { handover: how.handover.as_deref(), listen: how.asked()?, metrics: how.common.metrics };
-        let origin = Origin::find(&asked, model, passed, &label)?;
+        let asked = SocketRequest {
+            handover: how.handover.as_deref(),
+            listen: how.asked()?,
+            metrics: how.common.metrics,
+        };
+        let origin = SocketOrigin::find(&asked, model, passed, &label)?;
         let bind_one = |at| binder(policy.clone(), model, at);
         let bound = match origin.listeners {
             Listeners::Own => bind(bind_one, asked.listen)?,
@@ -190,7 +193,7 @@ fn with_files(bound: Vec<BoundServer>) -> Result<Vec<BoundServer>, Failure> {
 struct StreamBound {
     how: How,
     label: Label,
-    kind: &'static Kind,
+    kind: &'static ServiceKind,
     model: Model,
     drain_timeout: std::time::Duration,
     secure: Option<Secure>,
@@ -307,7 +310,7 @@ pub fn relieve(predecessor: &HandoverStream, label: &Label) {
 struct StreamUp {
     how: How,
     label: Label,
-    kind: &'static Kind,
+    kind: &'static ServiceKind,
     model: Model,
     drain_timeout: std::time::Duration,
     secure: Option<Secure>,

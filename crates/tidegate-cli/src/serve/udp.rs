@@ -13,7 +13,7 @@ use tidegate::{
 };
 use tidegate_services::{UdpEcho, UdpSink};
 
-use super::how::{Common, address, failure};
+use super::how::{ServerCommon, address, failure};
 use super::stage::{Bound, PlannedServer};
 use super::stream::{listen_for_successor, open_handover, relieve};
 use crate::label::Label;
@@ -28,14 +28,14 @@ use crate::{Failure, usage};
 
 /// The datagram services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum DatagramKind {
     /// Send each datagram back (RFC 862).
     Echo,
     /// Discard each datagram (RFC 863).
     Sink,
 }
 
-impl Kind {
+impl DatagramKind {
     fn name(self) -> &'static str {
         match self {
             Self::Echo => "echo",
@@ -54,7 +54,7 @@ impl Kind {
 pub struct UdpArgs {
     /// The service.
     #[arg(value_enum)]
-    kind: Kind,
+    kind: DatagramKind,
     /// Address to bind; port 0 lets the system pick one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     listen: Option<SocketAddr>,
@@ -63,20 +63,20 @@ pub struct UdpArgs {
     #[arg(long, value_name = "PATH")]
     handover: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: ServerCommon,
     #[command(flatten)]
-    limits: Limits,
+    limits: DatagramLimits,
 }
 
 /// Limits of datagrams.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Limits")]
-struct Limits {
+struct DatagramLimits {
     #[command(flatten)]
     given: Given<DatagramPolicy>,
 }
 
-impl Limits {
+impl DatagramLimits {
     fn policy(&self) -> Result<DatagramPolicy, Failure> {
         let mut policy = DatagramPolicy::default();
         self.given.apply(&mut policy);
@@ -117,7 +117,7 @@ impl PlannedServer for UdpPlan {
         &self.label
     }
 
-    fn common(&self) -> &Common {
+    fn common(&self) -> &ServerCommon {
         &self.args.common
     }
 
@@ -147,12 +147,12 @@ impl PlannedServer for UdpPlan {
         }
         let path = policy.path.unwrap_or_else(|| DatagramPath::default_on(model));
         let origin = match &args.handover {
-            Some(successors) => Origin::find(successors, &args, model, path, &label)?,
-            None => Origin::default(),
+            Some(successors) => DatagramSockets::find(successors, &args, model, path, &label)?,
+            None => DatagramSockets::default(),
         };
         let bound = match args.kind {
-            Kind::Echo => bind(|_| UdpEcho, policy, model, &args, origin.sockets),
-            Kind::Sink => bind(|_| UdpSink, policy, model, &args, origin.sockets),
+            DatagramKind::Echo => bind(|_| UdpEcho, policy, model, &args, origin.sockets),
+            DatagramKind::Sink => bind(|_| UdpSink, policy, model, &args, origin.sockets),
         }?;
         // Checked here, so that an unsuitable model is refused before anything is printed.
         let shared = args.handover.as_ref().map(|_| bound.share_sockets()).transpose().map_err(usage)?;
@@ -167,7 +167,7 @@ impl PlannedServer for UdpPlan {
 }
 
 /// What a successor must match: blocking mode and datagram coalescing are properties of the shared sockets.
-fn terms(model: Model, path: DatagramPath, kind: Kind) -> String {
+fn terms(model: Model, path: DatagramPath, kind: DatagramKind) -> String {
     format!("udp/{model}/{path}/{}", kind.name())
 }
 
@@ -180,13 +180,13 @@ fn parted(terms: &str) -> Option<(Model, &str, Option<String>)> {
 
 /// Where the sockets come from that this process does not make itself.
 #[derive(Default)]
-struct Origin {
+struct DatagramSockets {
     sockets: Vec<OwnedFd>,
     metrics: Option<OwnedFd>,
     predecessor: Option<HandoverStream>,
 }
 
-impl Origin {
+impl DatagramSockets {
     /// The sockets of the running server, if there is one.
     fn find(
         successors: &Path,

@@ -7,12 +7,12 @@
 #![cfg(target_os = "linux")]
 
 mod commands;
-mod counts;
 mod diagrams;
 mod figures;
 mod filters;
 mod front;
 mod links;
+mod names;
 mod pages;
 mod reference;
 mod runner;
@@ -130,4 +130,9 @@ fn pages_use_the_words_of_the_field() {
 #[test]
 fn sources_use_the_words_of_the_field() {
     none("names or phrases that were given up", words::faults());
+}
+
+#[test]
+fn every_type_name_has_one_meaning_in_its_crate() {
+    none("type names are defined more than once", names::faults());
 }

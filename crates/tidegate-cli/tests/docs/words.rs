@@ -248,7 +248,8 @@ pub fn page_faults(page: &Page) -> Vec<String> {
     phrases.chain(names).map(|(old, new)| format!("{}: {old:?}; say {new}", page.path)).collect()
 }
 
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+/// The sources in a folder and those inside it.
+pub fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder of the sources") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {

@@ -7,7 +7,7 @@ use std::thread;
 use rustix::process::Signal;
 use tidegate::Model;
 
-use crate::kit::{Outcome, Server, tidegate, with_address_space, with_descriptors, with_processes};
+use crate::kit::{Server, with_address_space, with_descriptors};
 
 /// More than descriptors: most of them have to wait in the backlog.
 const CLIENTS: usize = 1_000;
@@ -166,54 +166,6 @@ fn blocking_outlives_a_crowd_for_which_there_is_no_memory() {
         assert_eq!(status.code(), Some(0), "{mib} MiB: {stderr:?}");
         assert!(counter(&stderr, "no_threads") > 0, "{mib} MiB: {stderr:?}");
     }
-}
-
-#[test]
-fn threads_that_cannot_be_had_are_an_error_at_the_start() {
-    let probe = crate::kit::run(&mut with_processes(64, &["--version"]));
-    if probe.code != Some(0) {
-        return println!("left out: another user cannot run this program: {}", probe.stderr);
-    }
-    for model in Model::available() {
-        for limit in [1, 2, 3, 5, 8, 11, 64] {
-            let mut options = args(model);
-            if model != Model::Pool {
-                options.extend(["--threads", "8"]);
-            }
-            match Server::attempt(&mut with_processes(limit, &options)) {
-                Ok(server) => {
-                    server.signal(Signal::TERM);
-                    let (status, _, stderr) = server.ended();
-                    assert_eq!(status.code(), Some(0), "{model}, {limit} processes: {stderr:?}");
-                }
-                Err(Outcome { code, stdout, stderr }) => {
-                    let says = stderr.lines().last().unwrap_or_default();
-                    let is_clear = says.starts_with("error: ") && !stderr.contains("panicked");
-                    assert!(is_clear, "{model}, {limit} processes: {stderr}");
-                    // A model that cannot be looked at without a thread counts as unavailable, which is bad usage.
-                    let expected = if says.contains("is unavailable") { 2 } else { 1 };
-                    assert_eq!((code, stdout.as_str()), (Some(expected), ""), "{model}, {limit}: {stderr}");
-                    assert_ne!(limit, 64, "{model}: {stderr}");
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn a_ring_with_one_buffer_serves_everybody() {
-    let mut options = args(Model::Uring);
-    if !Model::Uring.availability().is_available() {
-        return println!("left out: no io_uring here");
-    }
-    options.extend(["--buffers", "1", "--buffer-bytes", "4096", "--threads", "1", "--stats"]);
-    let server = Server::start(&options);
-    let load = crate::kit::run(&mut tidegate(&["load", "http", &server.url, "-c", "200", "-n", "5000"]));
-    assert_eq!(load.code, Some(0), "{}", load.stderr);
-    server.signal(Signal::TERM);
-    let (status, _, stderr) = server.ended();
-    assert_eq!(status.code(), Some(0));
-    assert!(counter(&stderr, "no_buffers") > 0, "{stderr:?}");
 }
 
 /// A connection that dials another one takes two places; limits are not always a multiple of that.

@@ -92,7 +92,7 @@ impl Pair {
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct AbOutcome {
     /// When, where and how.
     pub circumstances: Circumstances,
     /// The decision at the end.
@@ -115,7 +115,7 @@ pub fn run(
     bench: &Bench,
     settings: &Settings,
     mut progress: impl FnMut(&Pairs),
-) -> Result<Outcome, LabError> {
+) -> Result<AbOutcome, LabError> {
     let mut circumstances = Circumstances::here(bench);
     circumstances.settings = settings.facts();
     let begun = Instant::now();
@@ -137,7 +137,7 @@ pub fn run(
     }
     let (ratio, interval) = (known.ratio(), known.interval(CONFIDENCE));
     let elapsed_s = begun.elapsed().as_secs_f64();
-    Ok(Outcome { circumstances, decision, ratio, interval, elapsed_s, pairs })
+    Ok(AbOutcome { circumstances, decision, ratio, interval, elapsed_s, pairs })
 }
 
 /// Starts both programs in random order, and measures their turns.
@@ -193,7 +193,7 @@ impl Settings {
     }
 }
 
-impl Outcome {
+impl AbOutcome {
     /// The result in one sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
@@ -252,10 +252,10 @@ impl Outcome {
 mod tests {
     use super::*;
 
-    fn outcome(decision: Decision, ratio: f64) -> Outcome {
+    fn outcome(decision: Decision, ratio: f64) -> AbOutcome {
         let interval = Some(Interval { low: ratio - 0.009, high: ratio + 0.009 });
         let circumstances = Circumstances::default();
-        Outcome { circumstances, decision, ratio: Some(ratio), interval, elapsed_s: 1.0, pairs: Vec::new() }
+        AbOutcome { circumstances, decision, ratio: Some(ratio), interval, elapsed_s: 1.0, pairs: Vec::new() }
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
         );
         assert!(sentence(Decision::NoDifference, 1.0).starts_with("No difference that matters"));
         assert!(sentence(Decision::Undecided, 1.0).contains("--budget"));
-        let nothing = Outcome { ratio: None, ..outcome(Decision::Undecided, 1.0) };
+        let nothing = AbOutcome { ratio: None, ..outcome(Decision::Undecided, 1.0) };
         assert!(nothing.sentence().contains("0 pairs"));
     }
 }

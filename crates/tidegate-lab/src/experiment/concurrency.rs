@@ -139,7 +139,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         left_out,
         ..Table::default()
     };
-    let page = match Page::new(settings.page_bytes) {
+    let page = match ServedPage::new(settings.page_bytes) {
         Ok(page) => page,
         Err(e) => {
             table.failed.push(LeftOut {
@@ -180,7 +180,7 @@ struct Level<'a> {
     bench: &'a Bench,
     settings: &'a Settings,
     concurrency: usize,
-    page: &'a Page,
+    page: &'a ServedPage,
 }
 
 impl Level<'_> {
@@ -199,12 +199,12 @@ impl Level<'_> {
 }
 
 /// The page that servers return.
-struct Page {
+struct ServedPage {
     /// None is the built-in one.
     file: Option<(TempFile, String)>,
 }
 
-impl Page {
+impl ServedPage {
     fn new(bytes: usize) -> std::io::Result<Self> {
         if bytes == PAGE_BYTES {
             return Ok(Self { file: None });
@@ -239,12 +239,12 @@ mod tests {
 
     #[test]
     fn a_page_of_another_size_is_a_file_that_goes_with_the_measurement() {
-        let page = Page::new(1_024).unwrap();
+        let page = ServedPage::new(1_024).unwrap();
         let [option, path] = page.options()[..] else { panic!("no file") };
         let (option, path) = (option.to_owned(), std::path::PathBuf::from(path));
         assert_eq!((option.as_str(), std::fs::metadata(&path).unwrap().len()), ("--page", 1_024));
         drop(page);
         assert!(!path.exists());
-        assert!(Page::new(PAGE_BYTES).unwrap().options().is_empty(), "the built-in page");
+        assert!(ServedPage::new(PAGE_BYTES).unwrap().options().is_empty(), "the built-in page");
     }
 }

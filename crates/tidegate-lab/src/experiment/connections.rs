@@ -8,7 +8,7 @@ use tidegate_load::Report;
 
 use super::generator::{Agents, Generator};
 use super::sizing::{self, Limits, Sizing, Source};
-use super::{LeftOut, PATIENCE, ResultFile, Server, contestants, position};
+use super::{LeftOut, LoadResultFile, PATIENCE, Server, contestants, position};
 use crate::kernel_memory;
 use crate::process::{Process, shown};
 use crate::run::Facts;
@@ -222,7 +222,7 @@ fn start_server(generator: Generator<'_>, model: Model, plan: &Sizing) -> Result
 
 /// One busy connection in a separate process.
 fn probe(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> {
-    let file = ResultFile::new();
+    let file = LoadResultFile::new();
     let (seconds, size) = (window.as_secs_f64().to_string(), MESSAGE_BYTES.to_string());
     let args = ["load", "echo", url, "-c", "1", "-d", &seconds, "--size", &size, "--threads", "1"];
     let args = with_result(Generator::here(bench).options(&args), &file);
@@ -237,7 +237,7 @@ fn probe(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> 
     Ok(Probe { round_trips: report.requests, mean_us: l.mean, p50_us: l.p50, p99_us: l.p99 })
 }
 
-fn with_result(mut args: Vec<String>, file: &ResultFile) -> Vec<String> {
+fn with_result(mut args: Vec<String>, file: &LoadResultFile) -> Vec<String> {
     args.extend(["--json".into(), file.path()]);
     args
 }
@@ -252,7 +252,7 @@ struct OpenConnections<'a> {
 impl<'a> OpenConnections<'a> {
     /// Opens them and waits until each has had its message back, or will not.
     fn open(generator: Generator<'a>, url: &str, plan: &Sizing) -> Result<Self, LabError> {
-        let file = ResultFile::new();
+        let file = LoadResultFile::new();
         let (n, size) = (plan.connections.to_string(), MESSAGE_BYTES.to_string());
         let args = ["load", "echo", url, "-c", &n, "--messages", "1", "--size", &size];
         let args = args.into_iter().chain(["--phases", "--tolerate-failures"]).map(str::to_owned);

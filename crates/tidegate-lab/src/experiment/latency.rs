@@ -13,7 +13,7 @@ use tidegate::{Model, system};
 use tidegate_load::PingReport;
 
 use super::sockmap::Way;
-use super::{LeftOut, PATIENCE, ResultFile, Server, contestants, interleave};
+use super::{LeftOut, LoadResultFile, PATIENCE, Server, contestants, interleave};
 use crate::process::{Process, cpus, shown};
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -288,7 +288,7 @@ impl Row {
 
 /// Measures one window.
 fn measure(bench: &Bench, setup: &Setup, size: usize, window: Duration) -> Result<PingReport, LabError> {
-    let file = ResultFile::new();
+    let file = LoadResultFile::new();
     let mut args: Vec<String> = vec!["load".into(), "ping".into()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
     option("--size", size.to_string());
@@ -348,7 +348,7 @@ fn measure(bench: &Bench, setup: &Setup, size: usize, window: Duration) -> Resul
     Ok(report)
 }
 
-fn ping(bench: &Bench, args: Vec<String>, file: &ResultFile) -> Result<PingReport, LabError> {
+fn ping(bench: &Bench, args: Vec<String>, file: &LoadResultFile) -> Result<PingReport, LabError> {
     let what = shown(&args);
     let mut process = Process::start(bench, &args)?;
     process.wait_for_line("ping ", PATIENCE)?;

@@ -180,9 +180,9 @@ impl Drop for TempFile {
 }
 
 /// The result file of a load.
-struct ResultFile(TempFile);
+struct LoadResultFile(TempFile);
 
-impl ResultFile {
+impl LoadResultFile {
     fn new() -> Self {
         Self(TempFile::new("load", "json"))
     }

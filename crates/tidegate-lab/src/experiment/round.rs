@@ -9,7 +9,7 @@ use tidegate_load::assessment::assess;
 use tidegate_load::verdict::{Evidence, Share, Verdict, Warning};
 
 use super::generator::Generator;
-use super::{LeftOut, ResultFile, interleave};
+use super::{LeftOut, LoadResultFile, interleave};
 use crate::process::{Process, shown};
 use crate::sample::{cpu_s, peak_bytes};
 use crate::spread::Spread;
@@ -251,7 +251,7 @@ fn carried(
     options: &[&str],
 ) -> Result<(Report, f64), LabError> {
     let bench = generator.bench;
-    let file = ResultFile::new();
+    let file = LoadResultFile::new();
     let mut args: Vec<String> = vec!["load".into(), "http".into(), url.into()];
     args.extend(options.iter().map(ToString::to_string));
     args.extend(generator.options(&["--server-pid", &pid.to_string()]));

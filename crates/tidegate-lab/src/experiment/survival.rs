@@ -9,7 +9,7 @@ use tidegate::policy::{MinRate, OutboxMarks};
 use tidegate::{Model, Policy};
 use tidegate_load::AttackReport;
 
-use super::{LeftOut, PATIENCE, ResultFile, Server, contestants};
+use super::{LeftOut, LoadResultFile, PATIENCE, Server, contestants};
 use crate::process::{Process, cpus, shown};
 use crate::run::Facts;
 use crate::sample::Sampler;
@@ -236,7 +236,7 @@ fn measure(bench: &Bench, model: Model, settings: &Settings) -> Result<Row, LabE
 
 /// What well-behaved clients get for so long.
 fn clients(bench: &Bench, server: &Server, clients: usize, window: Duration) -> Result<Service, LabError> {
-    let file = ResultFile::new();
+    let file = LoadResultFile::new();
     let mut args: Vec<String> = vec!["load".into(), "http".into(), server.url.clone()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
     option("-c", clients.to_string());
@@ -263,7 +263,7 @@ fn clients(bench: &Bench, server: &Server, clients: usize, window: Duration) -> 
 /// A running attack.
 struct Assault {
     process: Process,
-    file: ResultFile,
+    file: LoadResultFile,
     name: String,
     limit: Duration,
 }
@@ -271,7 +271,7 @@ struct Assault {
 impl Assault {
     /// Begins it; returns when every attacker has come.
     fn begin(bench: &Bench, server: &Server, settings: &Settings) -> Result<Self, LabError> {
-        let file = ResultFile::new();
+        let file = LoadResultFile::new();
         let Attackers { silent, trickle, flood, half_open, resets_per_s } = settings.attackers;
         // It takes a second to come, and must not be over before the clients have been measured.
         let duration = settings.attack + Duration::from_secs(3);

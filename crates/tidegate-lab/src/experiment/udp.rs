@@ -11,7 +11,7 @@ use tidegate::{DatagramPath, Model};
 use tidegate_load::verdict::Verdict;
 
 use super::round::assessed;
-use super::{LeftOut, PATIENCE, ResultFile, Server, interleave, separated, why_not};
+use super::{LeftOut, LoadResultFile, PATIENCE, Server, interleave, separated, why_not};
 use crate::process::{Process, cpus, shown};
 use crate::sample::cpu_s;
 use crate::spread::Spread;
@@ -103,7 +103,7 @@ fn contestants(wanted: &[Model]) -> (Vec<Model>, Vec<LeftOut>) {
 }
 
 /// One run.
-struct Run {
+struct UdpRun {
     sent_per_s: f64,
     taken_per_s: f64,
     cpu_us: f64,
@@ -136,8 +136,8 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     table
 }
 
-fn row(model: Model, path: DatagramPath, bytes: usize, runs: &[Run]) -> Option<Row> {
-    let spread = |of: fn(&Run) -> f64| Spread::of(runs.iter().map(of));
+fn row(model: Model, path: DatagramPath, bytes: usize, runs: &[UdpRun]) -> Option<Row> {
+    let spread = |of: fn(&UdpRun) -> f64| Spread::of(runs.iter().map(of));
     Some(Row {
         model: model.to_string(),
         path: path.to_string(),
@@ -166,11 +166,11 @@ fn measure(
     model: Model,
     path: DatagramPath,
     bytes: usize,
-) -> Result<Run, LabError> {
+) -> Result<UdpRun, LabError> {
     // One thread, because it has one processor; `--segment-bytes` is about replies, of which there are none.
     let server =
         Server::start(bench, "udp", model, &["sink", "--path", path.name(), "--threads", "1", "--stats"])?;
-    let file = ResultFile::new();
+    let file = LoadResultFile::new();
     let mut args: Vec<String> = ["load", "udp", server.url.as_str(), "--one-way"].map(Into::into).into();
     args.extend(["--path".into(), path.to_string(), "--size".into(), bytes.to_string()]);
     args.extend(["-d".into(), settings.window.as_secs_f64().to_string()]);
@@ -193,7 +193,7 @@ fn measure(
         why: format!("did not say that it got anything: {}", said.trim()),
     })?;
     let elapsed = report.elapsed_s.max(1e-9);
-    Ok(Run {
+    Ok(UdpRun {
         sent_per_s: sent as f64 / elapsed,
         taken_per_s: taken as f64 / elapsed,
         cpu_us: used * 1e6 / taken as f64,
@@ -232,7 +232,8 @@ mod tests {
         let limited_by = LimitedBy::Server;
         let because = String::new();
         let verdict = Verdict { limited_by, because, warnings: Vec::new(), evidence: Evidence::default() };
-        let run = |taken_per_s| Run { sent_per_s: 1.0, taken_per_s, cpu_us: 1.0, verdict: verdict.clone() };
+        let run =
+            |taken_per_s| UdpRun { sent_per_s: 1.0, taken_per_s, cpu_us: 1.0, verdict: verdict.clone() };
         let row = |path, taken| row(Model::Epoll, path, 64, &[run(taken)]).unwrap();
         let mut rows = [row(DatagramPath::Plain, 230_000.0), row(DatagramPath::Segments, 6_900_000.0)];
         compare(&mut rows);

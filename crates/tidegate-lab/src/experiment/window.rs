@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_load::Report;
 
-use super::{PATIENCE, ResultFile, Server};
+use super::{LoadResultFile, PATIENCE, Server};
 use crate::process::{Process, cpus, shown};
 use crate::sample::{Sampler, Usage};
 use crate::{Bench, LabError};
@@ -26,7 +26,7 @@ impl Windowed<'_> {
     /// Runs it. `within` is called in the middle of a window of known length, otherwise at its end.
     pub(super) fn run(self, within: impl FnOnce()) -> Result<(Usage, Report), LabError> {
         let Self { bench, server, args, connections, length } = self;
-        let file = ResultFile::new();
+        let file = LoadResultFile::new();
         let mut args = [vec!["load".to_owned()], args].concat();
         args.extend(["--json".to_owned(), file.path()]);
         args.extend(["--server-pid".to_owned(), server.process.id().to_string()]);

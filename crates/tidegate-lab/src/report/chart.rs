@@ -1,6 +1,6 @@
 //! A chart, and the lines in it.
 
-use super::svg::{self, Point, Series, Sheet};
+use super::svg::{self, ChartPoint, Series, Sheet};
 use crate::spread::Spread;
 
 /// A chart and its file name without extension.
@@ -24,11 +24,11 @@ pub(super) fn chart(name: &str, section: &str, sheet: &Sheet<'_>, series: &[Seri
 
 /// Lines from figures in the order of their names.
 pub(super) fn series(points: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Series> {
-    judged_series(points.map(|(name, x, figure)| (name, Point { x, figure, is_doubtful: false })))
+    judged_series(points.map(|(name, x, figure)| (name, ChartPoint { x, figure, is_doubtful: false })))
 }
 
 /// The same of points some of which may prove nothing.
-pub(super) fn judged_series(points: impl Iterator<Item = (String, Point)>) -> Vec<Series> {
+pub(super) fn judged_series(points: impl Iterator<Item = (String, ChartPoint)>) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for (name, point) in points {
         match all.last_mut() {

@@ -2,7 +2,7 @@
 
 use super::chart::{Chart, chart, judged_series, series};
 use super::sections::{CONNECTIONS, COST, RESPONSES, TABLE_6_3, of_page};
-use super::svg::{self, MAXIMUM, Point, Scale, Sheet};
+use super::svg::{self, ChartPoint, MAXIMUM, Scale, Sheet};
 use super::{Results, answer, verdict};
 use crate::experiment::models::{Pace, size_in_words};
 use crate::experiment::peers::{Case, PAGE_BYTES};
@@ -35,7 +35,7 @@ fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
     let draw = |name: &str, section: &str, title: &str, y_title, y, of: fn(&Figures) -> Spread| {
         let points = table.points.iter().map(|p| {
             let is_doubtful = verdict::is_doubtful(&p.figures.verdicts);
-            (p.model.clone(), Point { x: p.concurrency as f64, figure: of(&p.figures), is_doubtful })
+            (p.model.clone(), ChartPoint { x: p.concurrency as f64, figure: of(&p.figures), is_doubtful })
         });
         let page = of_page(table);
         let title = format!("{title} ({kept}{page})");

@@ -7,11 +7,11 @@ use crate::spread::Spread;
 /// One line of a chart.
 pub(super) struct Series {
     pub(super) name: String,
-    pub(super) points: Vec<Point>,
+    pub(super) points: Vec<ChartPoint>,
 }
 
 /// One figure of a line.
-pub(super) struct Point {
+pub(super) struct ChartPoint {
     /// Place on the horizontal axis.
     pub(super) x: f64,
     pub(super) figure: Spread,
@@ -102,7 +102,7 @@ struct Stroke {
 /// A colour for each line; dashes where a colour is there a second time, and for a line on top of another one, which
 /// shows in the gaps.
 fn strokes(series: &[Series], x_axis: &Axis, y_axis: &Axis) -> Vec<Stroke> {
-    let place = |p: &Point| (x_axis.place(p.x), y_axis.place(p.figure.median));
+    let place = |p: &ChartPoint| (x_axis.place(p.x), y_axis.place(p.figure.median));
     let is_near = |a: (f64, f64), b: (f64, f64)| (a.0 - b.0).abs() < 1.0 && (a.1 - b.1).abs() < 1.0;
     let hides = |a: &Series, b: &Series| {
         a.points.len() == b.points.len()
@@ -176,12 +176,12 @@ fn frame(sheet: &Sheet<'_>) -> String {
 }
 
 fn line(series: &Series, Stroke { colour, dash }: Stroke, x_axis: &Axis, y_axis: &Axis) -> String {
-    let at = |p: &Point| format!("{:.1},{:.1}", x_axis.place(p.x), y_axis.place(p.figure.median));
+    let at = |p: &ChartPoint| format!("{:.1},{:.1}", x_axis.place(p.x), y_axis.place(p.figure.median));
     let path = series.points.iter().map(at).collect::<Vec<_>>().join(" ");
     let mut out = format!(
         "<polyline points=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2.5\"{dash}/>\n"
     );
-    for Point { x, figure, is_doubtful } in &series.points {
+    for ChartPoint { x, figure, is_doubtful } in &series.points {
         let bounds = figure.bounds();
         let (x, low, high) = (x_axis.place(*x), y_axis.place(bounds.low), y_axis.place(bounds.high));
         let y = y_axis.place(figure.median);
@@ -417,8 +417,8 @@ mod tests {
         Spread::of([value]).unwrap()
     }
 
-    fn point(x: f64, figure: Spread) -> Point {
-        Point { x, figure, is_doubtful: false }
+    fn point(x: f64, figure: Spread) -> ChartPoint {
+        ChartPoint { x, figure, is_doubtful: false }
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::Outcome;
+use super::TuneOutcome;
 use crate::run::Circumstances;
 
 /// The text of the file. It says where the settings come from, because they hold for that machine only.
 #[must_use]
-pub fn config(outcome: &Outcome, circumstances: &Circumstances) -> String {
+pub fn config(outcome: &TuneOutcome, circumstances: &Circumstances) -> String {
     let mut text = String::new();
     let mut comment = |line: &str| {
         // A comment ends with its line, whatever the names of machine and files hold.
@@ -46,7 +46,7 @@ mod tests {
         let chosen =
             Setting::new(Model::Epoll).with(Knob::EventsPerWait, Some(64)).with(Knob::Coalesce, Some(200));
         let chosen = chosen.with(Knob::PostedAccepts, Some(64)).with(Knob::LockMemory, Some(1));
-        let outcome = Outcome {
+        let outcome = TuneOutcome {
             goal: Goal::P99,
             chosen,
             stages: Vec::new(),

@@ -142,7 +142,7 @@ pub enum Extent {
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct TuneOutcome {
     /// What it is good at.
     pub goal: Goal,
     /// The settings.
@@ -167,7 +167,7 @@ pub fn run(
     settings: &Settings,
     progress: impl FnMut(&str),
     shown: impl FnMut(&Stage),
-) -> Result<Outcome, LabError> {
+) -> Result<TuneOutcome, LabError> {
     let default = Model::best().model;
     let (mut models, left_out) = contestants(&settings.models);
     models.sort_by_key(|&model| model != default); // stable: the default comes first, the others stay in order
@@ -199,7 +199,7 @@ pub fn run(
             settings.budget.as_secs_f64()
         ));
     }
-    Ok(Outcome { goal: settings.goal, chosen, stages, notes, left_out, is_cut_short })
+    Ok(TuneOutcome { goal: settings.goal, chosen, stages, notes, left_out, is_cut_short })
 }
 
 /// Settings that nothing was compared for are not a result.

@@ -115,7 +115,7 @@ impl Map {
         while keys.len() < most {
             let mut next = vec![0; self.key_bytes];
             let last = keys.last().map_or(0, |key| address(key));
-            let request = Element::new(&self.fd, last, address_mut(&mut next));
+            let request = MapElement::new(&self.fd, last, address_mut(&mut next));
             // SAFETY: both pointers are to `key_bytes` bytes that outlive the call, or null, which asks for the first
             // key.
             match unsafe { bpf(MAP_GET_NEXT_KEY, &request) } {
@@ -136,7 +136,7 @@ impl Map {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut value = vec![0; self.value_bytes];
-        let request = Element::new(&self.fd, address(key), address_mut(&mut value));
+        let request = MapElement::new(&self.fd, address(key), address_mut(&mut value));
         // SAFETY: the pointers are to `key_bytes` and `value_bytes` bytes, which is what this map reads and writes.
         match unsafe { bpf(MAP_LOOKUP_ELEM, &request) } {
             Ok(_) => Ok(Some(value)),
@@ -296,7 +296,7 @@ struct MapCreate {
 }
 
 #[repr(C)]
-struct Element {
+struct MapElement {
     map: u32,
     /// Would be padding, which must be zero.
     zero: u32,
@@ -305,7 +305,7 @@ struct Element {
     flags: u64,
 }
 
-impl Element {
+impl MapElement {
     fn new(map: &OwnedFd, key: u64, value_or_next: u64) -> Self {
         Self { map: map.as_raw_fd() as u32, zero: 0, key, value_or_next, flags: 0 }
     }

@@ -60,7 +60,7 @@ use enter::Enter;
 pub use partners::{Address, can_hand_on};
 use restrictions::opcode;
 pub use restrictions::{MOST_WORKERS, Purpose};
-use sending::Message;
+use sending::SendMessage;
 pub use setup::{Features, Refusal, RingSetup, Slots};
 
 /// A socket as the ring knows it. Give it back with [`Ring::close`].
@@ -154,7 +154,7 @@ struct InFlight {
     makes: bool,
     payload: Option<Payload>,
     _address: Option<Box<SockAddr>>,
-    _message: Option<Box<Message>>,
+    _message: Option<Box<SendMessage>>,
     /// The ring it is about: open until the kernel has looked it up.
     _to: Option<Address>,
     /// The slot that is to be left.
@@ -435,7 +435,7 @@ impl Drop for Ring {
         // What was asked for last, closes above all, comes first: it would begin after the cancelling below, which
         // looks through the whole ring for each operation that is left.
         self.reap();
-        self.enter.close();
+        self.enter.close(&self.ring);
         // Shut the ring down before its memory is freed: cancel what is armed and wait for it.
         // What does not come back in time is leaked: the kernel may still write to it.
         let any = types::CancelBuilder::any();

@@ -8,7 +8,7 @@ use crate::pages::{Pages, Residence};
 /// A piece of registered memory, with so many bytes received into it. Given back with
 /// [`Requests::recycle`](super::Requests::recycle).
 #[derive(Debug)]
-pub struct Buffer {
+pub struct RioBuffer {
     /// The registration that it is a piece of.
     pub(super) of: isize,
     pub(super) index: u32,
@@ -16,7 +16,7 @@ pub struct Buffer {
 }
 
 /// Pieces of equal size of one registration.
-pub(super) struct Buffers {
+pub(super) struct RioBuffers {
     functions: Functions,
     id: isize,
     pages: Pages,
@@ -25,7 +25,7 @@ pub(super) struct Buffers {
     bytes: usize,
 }
 
-impl Buffers {
+impl RioBuffers {
     pub(super) fn new(
         functions: Functions,
         count: usize,
@@ -46,12 +46,12 @@ impl Buffers {
         Ok(Self { functions, id, pages, free: (0..count as u32).rev().collect(), count, bytes })
     }
 
-    pub(super) fn take(&mut self) -> Option<Buffer> {
-        self.free.pop().map(|index| Buffer { of: self.id, index, filled: 0 })
+    pub(super) fn take(&mut self) -> Option<RioBuffer> {
+        self.free.pop().map(|index| RioBuffer { of: self.id, index, filled: 0 })
     }
 
     /// Takes it back. A piece of another registration would be given out twice here.
-    pub(super) fn give_back(&mut self, buffer: Buffer) {
+    pub(super) fn give_back(&mut self, buffer: RioBuffer) {
         assert!(buffer.of == self.id, "a buffer of another queue");
         self.free.push(buffer.index);
     }
@@ -61,22 +61,22 @@ impl Buffers {
         self.count
     }
 
-    fn from(&self, buffer: &Buffer) -> usize {
+    fn from(&self, buffer: &RioBuffer) -> usize {
         buffer.index as usize * self.bytes
     }
 
     /// The whole of a buffer, as the kernel knows it.
-    pub(super) fn whole(&self, buffer: &Buffer) -> RioBuf {
+    pub(super) fn whole(&self, buffer: &RioBuffer) -> RioBuf {
         RioBuf { buffer: self.id, offset: self.from(buffer) as u32, length: self.bytes as u32 }
     }
 
     /// As much of it as is filled.
-    pub(super) fn part(&self, buffer: &Buffer) -> RioBuf {
+    pub(super) fn part(&self, buffer: &RioBuffer) -> RioBuf {
         RioBuf { length: buffer.filled, ..self.whole(buffer) }
     }
 
     /// Copies bytes into it, behind those that are there; how many fitted.
-    pub(super) fn put(&mut self, buffer: &mut Buffer, bytes: &[u8]) -> usize {
+    pub(super) fn put(&mut self, buffer: &mut RioBuffer, bytes: &[u8]) -> usize {
         let at = self.from(buffer) + buffer.filled as usize;
         let fits = bytes.len().min(self.bytes - buffer.filled as usize);
         self.pages[at..at + fits].copy_from_slice(&bytes[..fits]);
@@ -84,7 +84,7 @@ impl Buffers {
         fits
     }
 
-    pub(super) fn received(&self, buffer: &Buffer) -> &[u8] {
+    pub(super) fn received(&self, buffer: &RioBuffer) -> &[u8] {
         assert!(buffer.of == self.id, "a buffer of another queue");
         let from = self.from(buffer);
         &self.pages[from..from + buffer.filled as usize]
@@ -99,7 +99,7 @@ impl Buffers {
     }
 }
 
-impl Drop for Buffers {
+impl Drop for RioBuffers {
     fn drop(&mut self) {
         if self.id != NO_BUFFER {
             // SAFETY: registered by `new`, and no request that is under way has a piece of it: see `Requests`.

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::io;
 
-use super::functions::{CORRUPT, Completion, Functions, NO_BUFFER, NO_QUEUE, NotifyByPort, RioBuf};
+use super::functions::{CORRUPT, Functions, NO_BUFFER, NO_QUEUE, NotifyByPort, RioBuf, RioResult};
 
 /// Calls that can be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,7 +40,7 @@ struct Kernel {
     registered: HashMap<isize, (*mut u8, u32)>,
     next: isize,
     places: u32,
-    completions: VecDeque<Completion>,
+    completions: VecDeque<RioResult>,
     queues: HashMap<isize, Queue>,
     open: bool,
     notifies: bool,
@@ -81,7 +81,7 @@ impl Kernel {
 
     fn complete(&mut self, asked: Asked, status: i32, bytes: u32) {
         assert!((self.completions.len() as u32) < self.places, "more completions than places");
-        self.completions.push_back(Completion { status, bytes, socket: 0, request: asked.context });
+        self.completions.push_back(RioResult { status, bytes, socket: 0, request: asked.context });
         self.announce();
     }
 
@@ -202,7 +202,7 @@ unsafe extern "system" fn send(
     })
 }
 
-unsafe extern "system" fn dequeue(_: isize, into: *mut Completion, room: u32) -> u32 {
+unsafe extern "system" fn dequeue(_: isize, into: *mut RioResult, room: u32) -> u32 {
     with(|kernel| {
         if kernel.corrupt {
             return CORRUPT;

@@ -18,7 +18,7 @@ pub struct RioBuf {
 /// What became of a request (`RIORESULT`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Completion {
+pub struct RioResult {
     /// 0, or an error of Winsock.
     pub status: i32,
     /// Bytes moved.
@@ -74,7 +74,7 @@ pub struct Functions {
         unsafe extern "system" fn(usize, u32, u32, u32, u32, isize, isize, *const c_void) -> isize,
     pub receive: Request,
     pub send: Request,
-    pub dequeue_completion: unsafe extern "system" fn(isize, *mut Completion, u32) -> u32,
+    pub dequeue_completion: unsafe extern "system" fn(isize, *mut RioResult, u32) -> u32,
     pub notify: unsafe extern "system" fn(isize) -> i32,
     /// Why the last call of this thread failed (`WSAGetLastError`).
     pub last_error: fn() -> io::Error,

@@ -12,6 +12,6 @@ mod requests;
 #[cfg(test)]
 mod tests;
 
-pub use buffers::Buffer;
-pub use functions::{Completion, Functions, NotifyByPort, Request, RioBuf};
-pub use requests::{Done, Outcome, RequestQueue, Requests, Setup};
+pub use buffers::RioBuffer;
+pub use functions::{Functions, NotifyByPort, Request, RioBuf, RioResult};
+pub use requests::{RequestQueue, Requests, RioDone, RioOutcome, Setup};

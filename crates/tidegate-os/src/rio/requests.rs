@@ -8,8 +8,8 @@ use std::io;
 
 use slab::Slab;
 
-use super::buffers::{Buffer, Buffers};
-use super::functions::{CORRUPT, Completion, Functions, NO_QUEUE, NotifyByPort, Request, RioBuf};
+use super::buffers::{RioBuffer, RioBuffers};
+use super::functions::{CORRUPT, Functions, NO_QUEUE, NotifyByPort, Request, RioBuf, RioResult};
 use crate::pages::Residence;
 use crate::payload::Payload;
 
@@ -39,24 +39,24 @@ pub struct RequestQueue {
 }
 
 /// What is known of a request queue. It keeps its places in the completion queue until its last request has come back.
-struct Queue {
+struct RequestQueueState {
     raw: isize,
     under_way: u32,
     open: bool,
 }
 
 /// What came back.
-pub struct Done {
+pub struct RioDone {
     /// The number the request was made with.
     pub key: u64,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: RioOutcome,
 }
 
 /// What became of a request.
-pub enum Outcome {
+pub enum RioOutcome {
     /// Bytes came; none is the end of the stream. [`io::ErrorKind::ResourceBusy`]: there are, and no buffer for them.
-    Received(io::Result<Option<Buffer>>),
+    Received(io::Result<Option<RioBuffer>>),
     /// Bytes were taken; what was not comes back.
     Sent(io::Result<usize>, Option<Payload>),
 }
@@ -66,11 +66,11 @@ enum RequestKind {
     /// Waits for data, without a buffer.
     Look,
     Receive {
-        buffer: Buffer,
+        buffer: RioBuffer,
         posted: bool,
     },
     Send {
-        buffer: Buffer,
+        buffer: RioBuffer,
         payload: Payload,
     },
 }
@@ -104,15 +104,15 @@ pub struct Requests {
     /// Its notification is asked for and has not arrived.
     armed: bool,
     notifies: bool,
-    queues: Slab<Queue>,
+    queues: Slab<RequestQueueState>,
     under_way: Slab<UnderWay>,
-    ready: VecDeque<Done>,
+    ready: VecDeque<RioDone>,
     waiting: VecDeque<Waiting>,
-    buffers: Buffers,
+    buffers: RioBuffers,
     /// Buffers that receives took when they were made.
     posted: usize,
     posts: bool,
-    taken: Vec<Completion>,
+    taken: Vec<RioResult>,
 }
 
 impl Requests {
@@ -122,7 +122,7 @@ impl Requests {
     /// # Errors
     /// The system has no memory left that can be registered or is not paged.
     pub fn new(functions: Functions, setup: &Setup, notify: Option<NotifyByPort>) -> io::Result<Self> {
-        let buffers = Buffers::new(functions, setup.buffers, setup.buffer_bytes, setup.residence)?;
+        let buffers = RioBuffers::new(functions, setup.buffers, setup.buffer_bytes, setup.residence)?;
         let places = setup.sockets.clamp(1, MOST_PLACES / EACH) * EACH;
         let how = notify.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: what `how` names stays as long as the queue, as who made it promised.
@@ -144,7 +144,7 @@ impl Requests {
             buffers,
             posted: 0,
             posts: setup.posted,
-            taken: vec![Completion::default(); setup.events.max(1)],
+            taken: vec![RioResult::default(); setup.events.max(1)],
         })
     }
 
@@ -152,10 +152,13 @@ impl Requests {
     ///
     /// # Errors
     /// The socket was not made for Registered I/O, or the completion queue cannot grow.
-    pub fn open(&mut self, socket: usize) -> io::Result<RequestQueue> {
+    ///
+    /// # Safety
+    /// The handle is that of a socket which is open.
+    pub unsafe fn open(&mut self, socket: usize) -> io::Result<RequestQueue> {
         self.reserve()?;
         let (each, one, queue) = (1, 1, self.completions);
-        // SAFETY: numbers only.
+        // SAFETY: the caller answers for the socket; the rest are numbers of this set.
         let made = unsafe {
             (self.functions.create_request_queue)(
                 socket,
@@ -173,7 +176,7 @@ impl Requests {
             self.reserved -= EACH;
             return Err(why);
         }
-        let at = self.queues.insert(Queue { raw: made, under_way: 0, open: true });
+        let at = self.queues.insert(RequestQueueState { raw: made, under_way: 0, open: true });
         Ok(RequestQueue { at, of: self.completions })
     }
 
@@ -206,7 +209,7 @@ impl Requests {
     }
 
     fn forget_if_over(&mut self, queue: usize) {
-        let Queue { under_way, open, .. } = self.queues[queue];
+        let RequestQueueState { under_way, open, .. } = self.queues[queue];
         if !open && under_way == 0 {
             self.queues.remove(queue);
             self.reserved -= EACH;
@@ -307,7 +310,7 @@ impl Requests {
             };
             let found = if count == CORRUPT { 0 } else { count as usize };
             // Sends are reported before what the peer answered to them.
-            let receives = |done: &Completion| {
+            let receives = |done: &RioResult| {
                 self.under_way
                     .get(done.request as usize)
                     .is_some_and(|request| !matches!(request.kind, RequestKind::Send { .. }))
@@ -339,31 +342,31 @@ impl Requests {
                         kind: RequestKind::Receive { buffer, posted: false },
                     });
                 }
-                None => Outcome::Received(Err(io::ErrorKind::ResourceBusy.into())),
+                None => RioOutcome::Received(Err(io::ErrorKind::ResourceBusy.into())),
             },
             RequestKind::Look => {
                 let ended = io::Error::from(io::ErrorKind::ConnectionAborted);
-                Outcome::Received(Err(result.err().unwrap_or(ended)))
+                RioOutcome::Received(Err(result.err().unwrap_or(ended)))
             }
             RequestKind::Receive { buffer, posted } => {
                 self.posted -= usize::from(posted);
-                Outcome::Received(self.received(buffer, result))
+                RioOutcome::Received(self.received(buffer, result))
             }
             RequestKind::Send { buffer, payload } => {
                 self.buffers.give_back(buffer);
                 match result {
-                    Ok(n) => Outcome::Sent(Ok(n as usize), payload.advance(n as usize)),
-                    Err(e) => Outcome::Sent(Err(e), Some(payload)),
+                    Ok(n) => RioOutcome::Sent(Ok(n as usize), payload.advance(n as usize)),
+                    Err(e) => RioOutcome::Sent(Err(e), Some(payload)),
                 }
             }
         };
-        self.ready.push_back(Done { key, outcome });
+        self.ready.push_back(RioDone { key, outcome });
         self.forget_if_over(queue);
     }
 
-    fn received(&mut self, buffer: Buffer, result: io::Result<u32>) -> io::Result<Option<Buffer>> {
+    fn received(&mut self, buffer: RioBuffer, result: io::Result<u32>) -> io::Result<Option<RioBuffer>> {
         match result {
-            Ok(n) if n > 0 => Ok(Some(Buffer { filled: n, ..buffer })),
+            Ok(n) if n > 0 => Ok(Some(RioBuffer { filled: n, ..buffer })),
             other => {
                 self.buffers.give_back(buffer);
                 other.map(|_| None)
@@ -377,24 +380,24 @@ impl Requests {
     }
 
     /// The next outcome.
-    pub fn take(&mut self) -> Option<Done> {
+    pub fn take(&mut self) -> Option<RioDone> {
         self.ready.pop_front()
     }
 
     /// The bytes in a buffer.
-    pub fn bytes(&self, buffer: &Buffer) -> &[u8] {
+    pub fn bytes(&self, buffer: &RioBuffer) -> &[u8] {
         self.buffers.received(buffer)
     }
 
     /// Takes a buffer back.
-    pub fn recycle(&mut self, buffer: Buffer) {
+    pub fn recycle(&mut self, buffer: RioBuffer) {
         self.buffers.give_back(buffer);
         self.send_waiting();
     }
 }
 
 /// What a completion says.
-fn outcome(done: &Completion) -> io::Result<u32> {
+fn outcome(done: &RioResult) -> io::Result<u32> {
     match done.status {
         0 => Ok(done.bytes),
         error if done.bytes == 0 => Err(io::Error::from_raw_os_error(error)),

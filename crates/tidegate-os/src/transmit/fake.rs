@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::io;
 
-use super::functions::{Element, FileBuffers, Functions, IN_FILE, IN_MEMORY, MOST_OF_A_CALL, Overlapped};
+use super::functions::{Element, FileBuffers, Functions, IN_FILE, IN_MEMORY, MOST_OF_A_CALL, RawOverlapped};
 
 /// One thing that was to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ struct Kernel {
     refusal: Option<i32>,
     error: i32,
     /// Operations that have not ended.
-    pending: Vec<*mut Overlapped>,
+    pending: Vec<*mut RawOverlapped>,
 }
 
 thread_local! {
@@ -41,7 +41,7 @@ const SOCKET: usize = 77;
 pub(super) const A_SOCKET: usize = SOCKET;
 
 impl Kernel {
-    fn begin(&mut self, socket: usize, asked: Vec<Asked>, overlapped: *mut Overlapped) -> i32 {
+    fn begin(&mut self, socket: usize, asked: Vec<Asked>, overlapped: *mut RawOverlapped) -> i32 {
         assert_eq!(socket, SOCKET);
         if let Some(code) = self.refusal.take() {
             self.error = code;
@@ -66,7 +66,7 @@ unsafe extern "system" fn transmit_file(
     file: *mut c_void,
     bytes: u32,
     each: u32,
-    overlapped: *mut Overlapped,
+    overlapped: *mut RawOverlapped,
     around: *const FileBuffers,
     flags: u32,
 ) -> i32 {
@@ -95,7 +95,7 @@ unsafe extern "system" fn transmit_packets(
     elements: *const Element,
     count: u32,
     each: u32,
-    overlapped: *mut Overlapped,
+    overlapped: *mut RawOverlapped,
     flags: u32,
 ) -> i32 {
     assert_eq!((each, flags), (0, 0));

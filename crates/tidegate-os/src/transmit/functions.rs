@@ -5,7 +5,7 @@ use std::io;
 
 /// What the kernel says of an operation, and where in the file it begins (`OVERLAPPED`).
 #[repr(C)]
-pub struct Overlapped {
+pub struct RawOverlapped {
     pub(super) status: usize,
     pub(super) bytes: usize,
     pub(crate) offset: u32,
@@ -54,12 +54,19 @@ pub(super) const END_OF_FILE: i32 = 38;
 
 /// `TransmitFile`: socket, file, bytes of the file (0 would be all of it), bytes of each send (0: the system's choice),
 /// operation, what is around it, flags.
-pub type TransmitFile =
-    unsafe extern "system" fn(usize, *mut c_void, u32, u32, *mut Overlapped, *const FileBuffers, u32) -> i32;
+pub type TransmitFile = unsafe extern "system" fn(
+    usize,
+    *mut c_void,
+    u32,
+    u32,
+    *mut RawOverlapped,
+    *const FileBuffers,
+    u32,
+) -> i32;
 
 /// `TransmitPackets`: socket, elements and their number, bytes of each send (0: the system's choice), operation, flags.
 pub type TransmitPackets =
-    unsafe extern "system" fn(usize, *const Element, u32, u32, *mut Overlapped, u32) -> i32;
+    unsafe extern "system" fn(usize, *const Element, u32, u32, *mut RawOverlapped, u32) -> i32;
 
 /// The functions that there are. The maker of a table vouches that each does what its namesake in `mswsock.h` is
 /// documented to do.

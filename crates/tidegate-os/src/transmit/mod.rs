@@ -12,6 +12,6 @@ mod parts;
 mod tests;
 mod transmission;
 
-pub use functions::{Element, FileBuffers, Functions, Overlapped, TransmitFile, TransmitPackets};
+pub use functions::{Element, FileBuffers, Functions, RawOverlapped, TransmitFile, TransmitPackets};
 pub use parts::{Left, Parts};
 pub use transmission::{Begun, Transmission};

@@ -34,8 +34,8 @@ fn range(at: u64, bytes: usize) -> (FileRange, usize) {
     (range, name)
 }
 
-fn blank() -> Box<Overlapped> {
-    Box::new(Overlapped { status: 0, bytes: 0, offset: 0, offset_high: 0, event: std::ptr::null_mut() })
+fn blank() -> Box<RawOverlapped> {
+    Box::new(RawOverlapped { status: 0, bytes: 0, offset: 0, offset_high: 0, event: std::ptr::null_mut() })
 }
 
 /// A queue of one: what the engines do with a payload, on the table.
@@ -49,7 +49,7 @@ impl Bench {
         Self { functions: fake::table(has), most }
     }
 
-    fn begin(&self, parts: Parts) -> io::Result<(Transmission, Box<Overlapped>)> {
+    fn begin(&self, parts: Parts) -> io::Result<(Transmission, Box<RawOverlapped>)> {
         let Begun::Transmission(transmission) = Transmission::begin(parts, &self.functions, self.most) else {
             panic!("the file is not in it")
         };

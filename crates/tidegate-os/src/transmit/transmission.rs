@@ -6,7 +6,7 @@ use std::io;
 use bytes::Bytes;
 
 use super::functions::{
-    At, END_OF_FILE, Element, FileBuffers, Functions, IN_FILE, IN_MEMORY, MOST_OF_A_CALL, Overlapped,
+    At, END_OF_FILE, Element, FileBuffers, Functions, IN_FILE, IN_MEMORY, MOST_OF_A_CALL, RawOverlapped,
 };
 use super::parts::{Left, Parts, length};
 use crate::file::{FileRange, shorter};
@@ -83,7 +83,7 @@ impl Transmission {
         &self,
         functions: &Functions,
         socket: usize,
-        overlapped: *mut Overlapped,
+        overlapped: *mut RawOverlapped,
     ) -> io::Result<()> {
         let done = match (&self.call, functions.transmit_packets, functions.transmit_file) {
             (Call::Packets(elements), Some(transmit), _) => {

@@ -7,7 +7,7 @@
 use std::io;
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -90,7 +90,7 @@ impl DatagramSocket {
     pub fn receive(&self, inbox: &mut Inbox, most: usize) -> io::Result<usize> {
         let most = most.clamp(1, inbox.headers.len());
         inbox.reset(most);
-        let got = retry(|| receive_call(self.0.as_raw_fd(), &mut inbox.headers[..most]));
+        let got = retry(|| receive_call(self.0.as_fd(), &mut inbox.headers[..most]));
         inbox.got = *got.as_ref().unwrap_or(&0);
         got
     }
@@ -102,7 +102,7 @@ impl DatagramSocket {
         messages: impl Iterator<Item = Message<'a>>,
     ) -> io::Result<usize> {
         outgoing.fill(messages);
-        retry(|| send_call(self.0.as_raw_fd(), &mut outgoing.headers))
+        retry(|| send_call(self.0.as_fd(), &mut outgoing.headers))
     }
 
     /// Waits until something can be received or sent, as `wanted`; whether it can.
@@ -420,14 +420,14 @@ fn empty_header() -> Header {
     unsafe { std::mem::zeroed() }
 }
 
-fn receive_call(fd: RawFd, headers: &mut [Header]) -> io::Result<usize> {
+fn receive_call(fd: BorrowedFd<'_>, headers: &mut [Header]) -> io::Result<usize> {
     #[cfg(target_os = "linux")]
     if headers.len() > 1 {
         // SAFETY: pointer and length describe the slice; everything its headers point to is owned by the `Inbox` they
         // are part of, which is borrowed mutably for the call.
         let n = unsafe {
             libc::recvmmsg(
-                fd,
+                fd.as_raw_fd(),
                 headers.as_mut_ptr(),
                 headers.len() as libc::c_uint,
                 libc::MSG_WAITFORONE as _,
@@ -437,22 +437,22 @@ fn receive_call(fd: RawFd, headers: &mut [Header]) -> io::Result<usize> {
         return usize::try_from(n).map_err(|_| io::Error::last_os_error());
     }
     // SAFETY: as above, for the first header.
-    let n = unsafe { libc::recvmsg(fd, &raw mut headers[0].msg_hdr, 0) };
+    let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut headers[0].msg_hdr, 0) };
     headers[0].msg_len = u32::try_from(n).map_err(|_| io::Error::last_os_error())?;
     Ok(1)
 }
 
-fn send_call(fd: RawFd, headers: &mut [Header]) -> io::Result<usize> {
+fn send_call(fd: BorrowedFd<'_>, headers: &mut [Header]) -> io::Result<usize> {
     #[cfg(target_os = "linux")]
     if headers.len() > 1 {
         let (pointer, length) = (headers.as_mut_ptr(), headers.len() as libc::c_uint);
         // SAFETY: pointer and length describe the slice; what the headers point to is owned by the `Outgoing`, or
         // borrowed from the caller for longer than the call. The kernel only reads it.
-        let n = unsafe { libc::sendmmsg(fd, pointer, length, libc::MSG_NOSIGNAL as _) };
+        let n = unsafe { libc::sendmmsg(fd.as_raw_fd(), pointer, length, libc::MSG_NOSIGNAL as _) };
         return usize::try_from(n).map_err(|_| io::Error::last_os_error());
     }
     let Some(first) = headers.first() else { return Ok(0) };
     // SAFETY: as above, for the first header.
-    let n = unsafe { libc::sendmsg(fd, &raw const first.msg_hdr, libc::MSG_NOSIGNAL) };
+    let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const first.msg_hdr, libc::MSG_NOSIGNAL) };
     if n >= 0 { Ok(1) } else { Err(io::Error::last_os_error()) }
 }

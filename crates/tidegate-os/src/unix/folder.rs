@@ -3,7 +3,7 @@
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -49,7 +49,7 @@ impl Folder {
     /// # Errors
     /// What the system says: it does not exist, is no folder, or may not be looked into.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let fd = open_at(libc::AT_FDCWD, path.as_os_str(), FOLDER)?;
+        let fd = open_at(None, path.as_os_str(), FOLDER)?;
         #[cfg(target_os = "linux")]
         if beneath(&fd, Path::new("."), Blocking::Waits).is_ok() {
             return Ok(Self { fd, way: Way::Beneath });
@@ -99,7 +99,7 @@ impl Folder {
             };
             let last = parts.peek().is_none();
             let kind = if last { READ } else { FOLDER };
-            here = open_at(here.as_raw_fd(), part, kind | libc::O_NOFOLLOW).map_err(outside)?;
+            here = open_at(Some(here.as_fd()), part, kind | libc::O_NOFOLLOW).map_err(outside)?;
         }
         Ok(here.into())
     }
@@ -132,10 +132,13 @@ fn c_path(path: &OsStr) -> io::Result<CString> {
 }
 
 /// `openat(2)`, of what is there already.
-fn open_at(folder: RawFd, path: &OsStr, flags: libc::c_int) -> io::Result<OwnedFd> {
+///
+/// Without a folder, the path starts at the working directory.
+fn open_at(folder: Option<BorrowedFd<'_>>, path: &OsStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
-    // SAFETY: the path ends with a zero and outlives the call; the result is checked before it is owned. Callers have
-    // the folder, or give AT_FDCWD.
+    let folder = folder.map_or(libc::AT_FDCWD, |folder| folder.as_raw_fd());
+    // SAFETY: the path ends with a zero, and it and the folder outlive the call; the result is checked before it is
+    // owned.
     let fd = check(unsafe { libc::openat(folder, path.as_ptr(), flags) })?;
     // SAFETY: openat just returned this descriptor and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

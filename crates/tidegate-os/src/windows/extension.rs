@@ -194,15 +194,17 @@ fn transmit_functions() -> transmit::Functions {
 
 // The structures of `transmit` are those of the system, and its functions take what those of the system do.
 const _: () = {
-    assert!(size_of::<transmit::Overlapped>() == size_of::<OVERLAPPED>());
+    assert!(size_of::<transmit::RawOverlapped>() == size_of::<OVERLAPPED>());
     assert!(size_of::<transmit::FileBuffers>() == size_of::<TRANSMIT_FILE_BUFFERS>());
     assert!(size_of::<transmit::Element>() == size_of::<TRANSMIT_PACKETS_ELEMENT>());
-    assert!(offset_of!(transmit::Overlapped, offset) == offset_of!(OVERLAPPED, Anonymous.Anonymous.Offset));
     assert!(
-        offset_of!(transmit::Overlapped, offset_high)
+        offset_of!(transmit::RawOverlapped, offset) == offset_of!(OVERLAPPED, Anonymous.Anonymous.Offset)
+    );
+    assert!(
+        offset_of!(transmit::RawOverlapped, offset_high)
             == offset_of!(OVERLAPPED, Anonymous.Anonymous.OffsetHigh)
     );
-    assert!(offset_of!(transmit::Overlapped, event) == offset_of!(OVERLAPPED, hEvent));
+    assert!(offset_of!(transmit::RawOverlapped, event) == offset_of!(OVERLAPPED, hEvent));
     assert!(offset_of!(transmit::FileBuffers, head) == offset_of!(TRANSMIT_FILE_BUFFERS, Head));
     assert!(offset_of!(transmit::FileBuffers, head_bytes) == offset_of!(TRANSMIT_FILE_BUFFERS, HeadLength));
     assert!(offset_of!(transmit::FileBuffers, tail) == offset_of!(TRANSMIT_FILE_BUFFERS, Tail));

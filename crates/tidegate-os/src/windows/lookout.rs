@@ -10,7 +10,7 @@ use windows_sys::Win32::Networking::WinSock::{
     FD_ACCEPT, WSAEVENT, WSAEnumNetworkEvents, WSAEventSelect, WSANETWORKEVENTS,
 };
 
-use super::descriptor::{AsRawFd, RawFd};
+use super::descriptor::AsRawFd;
 use super::event::Event;
 use super::socket::Listener;
 use super::winsock::{check, handle};
@@ -27,7 +27,7 @@ impl Lookout {
     /// Calls `tell` whenever a connection has found no accept.
     pub(super) fn new(listener: Arc<Listener>, tell: impl Fn() + Send + 'static) -> io::Result<Self> {
         let (event, over) = (Arc::new(Event::for_one()?), Arc::new(AtomicBool::new(false)));
-        select(listener.as_raw_fd(), Some(&event))?;
+        select(&listener, Some(&event))?;
         let mut lookout = Self { listener, event, over, thread: None };
         let (listener, event, over) = (lookout.listener.clone(), lookout.event.clone(), lookout.over.clone());
         let watch = move || {
@@ -36,7 +36,7 @@ impl Lookout {
                 if over.load(Ordering::Relaxed) {
                     return;
                 }
-                if take_signal(listener.as_raw_fd()) {
+                if take_signal(&listener) {
                     tell();
                 }
             }
@@ -48,7 +48,7 @@ impl Lookout {
 
 impl Drop for Lookout {
     fn drop(&mut self) {
-        let _ = select(self.listener.as_raw_fd(), None); // the socket may live on, and its event goes
+        let _ = select(&self.listener, None); // the socket may live on, and its event goes
         self.over.store(true, Ordering::Relaxed);
         self.event.set();
         if let Some(thread) = self.thread.take() {
@@ -58,16 +58,16 @@ impl Drop for Lookout {
 }
 
 /// Has the signal set an event, or no longer does.
-fn select(listener: RawFd, event: Option<&Event>) -> io::Result<()> {
+fn select(listener: &Listener, event: Option<&Event>) -> io::Result<()> {
     let (event, what) = event.map_or((0, 0), |event| (event.handle() as WSAEVENT, FD_ACCEPT as i32));
     // SAFETY: the socket and the event are open for the call; the event is deselected before it is dropped.
-    check(unsafe { WSAEventSelect(handle(listener), event, what) })
+    check(unsafe { WSAEventSelect(handle(listener.as_raw_fd()), event, what) })
 }
 
 /// Whether it was the signal; takes it back.
-fn take_signal(listener: RawFd) -> bool {
+fn take_signal(listener: &Listener) -> bool {
     let mut events = WSANETWORKEVENTS::default();
     // SAFETY: the socket is open; no event is to be reset; the structure outlives the call.
-    let taken = check(unsafe { WSAEnumNetworkEvents(handle(listener), 0, &raw mut events) });
+    let taken = check(unsafe { WSAEnumNetworkEvents(handle(listener.as_raw_fd()), 0, &raw mut events) });
     taken.is_ok() && events.lNetworkEvents & FD_ACCEPT as i32 != 0
 }

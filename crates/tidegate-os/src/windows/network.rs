@@ -54,10 +54,15 @@ pub(super) fn tell_by_event(socket: BorrowedFd<'_>, event: &Event, kinds: u32) -
     check(unsafe { WSAEventSelect(handle(socket.as_raw_socket()), event.handle() as isize, kinds as i32) })
 }
 
-/// The news of a socket; resets the event.
-pub(super) fn take_news(socket: RawFd, event: &Event) -> io::Result<News> {
+/// The news of the socket with this handle; resets the event.
+///
+/// # Safety
+/// The handle is that of the socket that the event was set up for ([`tell_by_event`]), or of none. A socket that has
+/// its number by now would lose its news to an event that is not its own.
+pub(super) unsafe fn take_news(socket: RawFd, event: &Event) -> io::Result<News> {
     let mut news = WSANETWORKEVENTS::default();
-    // SAFETY: the event is open for the call; a socket that is closed is an error. It writes one WSANETWORKEVENTS.
+    // SAFETY: the event is open for the call, and the caller answers for the socket; one that is closed is an error. It
+    // writes one WSANETWORKEVENTS.
     check(unsafe { WSAEnumNetworkEvents(handle(socket), event.handle() as isize, &raw mut news) })?;
     Ok(News::from_bits(news.lNetworkEvents as u32))
 }

@@ -22,14 +22,14 @@ use crate::rio::NotifyByPort;
 
 /// A port. Closed when dropped.
 #[derive(Debug)]
-struct Handle(HANDLE);
+struct PortHandle(HANDLE);
 
 // SAFETY: a handle of the kernel, which any thread may use.
-unsafe impl Send for Handle {}
+unsafe impl Send for PortHandle {}
 // SAFETY: as above.
-unsafe impl Sync for Handle {}
+unsafe impl Sync for PortHandle {}
 
-impl Handle {
+impl PortHandle {
     fn new() -> io::Result<Self> {
         // SAFETY: makes a port and attaches nothing. One thread at a time takes completions.
         let port = unsafe { CreateIoCompletionPort(INVALID_HANDLE_VALUE, std::ptr::null_mut(), 0, 1) };
@@ -73,7 +73,7 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for PortHandle {
     fn drop(&mut self) {
         // SAFETY: nobody else has the handle.
         unsafe { CloseHandle(self.0) };
@@ -88,7 +88,7 @@ fn entries(count: usize) -> Vec<OVERLAPPED_ENTRY> {
 
 /// A thread's port.
 pub struct CompletionPort {
-    handle: Arc<Handle>,
+    handle: Arc<PortHandle>,
     entries: Vec<OVERLAPPED_ENTRY>,
     /// A packet with the key of announcements has arrived.
     announced: bool,
@@ -105,7 +105,7 @@ impl CompletionPort {
     /// A new one, from which at most `events` packets are taken at once.
     pub fn new(events: usize) -> io::Result<Self> {
         Ok(Self {
-            handle: Arc::new(Handle::new()?),
+            handle: Arc::new(PortHandle::new()?),
             entries: entries(events),
             announced: false,
             joined: false,
@@ -185,9 +185,9 @@ impl Notify for CompletionPort {
 /// a thread that does nothing else passes each packet on to the port of who posted it.
 pub struct AcceptPort {
     listener: Arc<Listener>,
-    handle: Arc<Handle>,
+    handle: Arc<PortHandle>,
     /// The ports of the threads that post accepts: notified when there are too few.
-    homes: Arc<Mutex<Vec<Arc<Handle>>>>,
+    homes: Arc<Mutex<Vec<Arc<PortHandle>>>>,
     /// Goes before the listener does: fields are dropped in order, and it has a share of its own.
     _lookout: Lookout,
     porter: Option<std::thread::JoinHandle<()>>,
@@ -199,7 +199,7 @@ impl AcceptPort {
     /// # Errors
     /// The socket reports to another port already: a socket cannot be given to a second one.
     pub fn new(listener: Arc<Listener>) -> io::Result<Self> {
-        let handle = Arc::new(Handle::new()?);
+        let handle = Arc::new(PortHandle::new()?);
         handle.attach(listener.as_socket()).map_err(|e| {
             io::Error::new(
                 e.kind(),
@@ -209,7 +209,7 @@ impl AcceptPort {
                 ),
             )
         })?;
-        let homes: Arc<Mutex<Vec<Arc<Handle>>>> = Arc::default();
+        let homes: Arc<Mutex<Vec<Arc<PortHandle>>>> = Arc::default();
         let of_lookout = homes.clone();
         let lookout = Lookout::new(listener.clone(), move || {
             let homes = of_lookout.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +227,7 @@ impl AcceptPort {
 }
 
 /// Passes packets on until one without an operation comes.
-fn carry(port: &Handle) {
+fn carry(port: &PortHandle) {
     let mut entries = entries(64);
     loop {
         // Without a time limit it can only fail for want of memory: try again.

@@ -21,15 +21,15 @@ use super::winsock::{control, handle, last_error, start};
 use crate::endpoint::Endpoint;
 use crate::payload::Payload;
 pub use crate::rio::Setup as RequestSetup;
-use crate::rio::{self, Completion, Functions, NotifyByPort, RequestQueue, Requests, RioBuf};
+use crate::rio::{self, Functions, NotifyByPort, RequestQueue, Requests, RioBuf, RioResult};
 
 // The structures of `rio` are those of the system.
 const _: () = {
     assert!(size_of::<RioBuf>() == size_of::<RIO_BUF>());
-    assert!(size_of::<Completion>() == size_of::<RIORESULT>());
+    assert!(size_of::<RioResult>() == size_of::<RIORESULT>());
     assert!(size_of::<NotifyByPort>() == size_of::<RIO_NOTIFICATION_COMPLETION>());
     assert!(std::mem::offset_of!(RioBuf, length) == std::mem::offset_of!(RIO_BUF, Length));
-    assert!(std::mem::offset_of!(Completion, request) == std::mem::offset_of!(RIORESULT, RequestContext));
+    assert!(std::mem::offset_of!(RioResult, request) == std::mem::offset_of!(RIORESULT, RequestContext));
 };
 
 /// The functions of this system, asked for once; the error code where it has none.
@@ -74,7 +74,7 @@ fn from_table(table: &RIO_EXTENSION_FUNCTION_TABLE) -> Option<Functions> {
             >(table.RIOSend?),
             dequeue_completion: transmute::<
                 unsafe extern "system" fn(isize, *mut RIORESULT, u32) -> u32,
-                unsafe extern "system" fn(isize, *mut Completion, u32) -> u32,
+                unsafe extern "system" fn(isize, *mut RioResult, u32) -> u32,
             >(table.RIODequeueCompletion?),
             notify: table.RIONotify?,
             last_error,
@@ -130,7 +130,7 @@ impl Registered {
 /// Bytes that were received: into registered memory, or with the accept.
 pub enum Bytes {
     /// Through a request.
-    Requested(rio::Buffer),
+    Requested(rio::RioBuffer),
     /// With the accept.
     First(overlapped::Buffer),
 }
@@ -204,7 +204,8 @@ impl RegisteredQueue {
         let (requests, mut queue) = (&mut self.requests, None);
         let overlapped = self.operations.connect(to, from, key, |socket| {
             before(socket);
-            queue = Some(requests.open(handle(socket.as_raw_socket()))?);
+            // SAFETY: the socket is borrowed, so it is open.
+            queue = Some(unsafe { requests.open(handle(socket.as_raw_socket())) }?);
             Ok(())
         });
         match (overlapped, queue) {
@@ -222,7 +223,8 @@ impl RegisteredQueue {
     /// # Errors
     /// As [`Requests::open`].
     pub fn register(&mut self, overlapped: Overlapped) -> io::Result<Registered> {
-        match self.requests.open(handle(overlapped.raw())) {
+        // SAFETY: `overlapped` owns its socket, so it is open.
+        match unsafe { self.requests.open(handle(overlapped.raw())) } {
             Ok(queue) => Ok(Registered { queue, overlapped }),
             Err(e) => {
                 self.operations.close(overlapped, Closing::Reset); // its first data goes back to the pool
@@ -290,12 +292,12 @@ impl RegisteredQueue {
         reason = "none is not the end: there is more after the next wait"
     )]
     pub fn next(&mut self) -> Option<Done<Registered, Bytes>> {
-        if let Some(rio::Done { key, outcome }) = self.requests.take() {
+        if let Some(rio::RioDone { key, outcome }) = self.requests.take() {
             let outcome = match outcome {
-                rio::Outcome::Received(outcome) => {
+                rio::RioOutcome::Received(outcome) => {
                     Outcome::Received(outcome.map(|b| b.map(Bytes::Requested)))
                 }
-                rio::Outcome::Sent(outcome, rest) => Outcome::Sent(outcome, rest),
+                rio::RioOutcome::Sent(outcome, rest) => Outcome::Sent(outcome, rest),
             };
             return Some(Done { key, outcome });
         }

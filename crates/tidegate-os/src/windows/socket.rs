@@ -284,7 +284,7 @@ impl Stream {
     #[inline]
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         match self.timed.get() {
-            Some(timed) => timed.send(self.as_raw_fd(), bytes),
+            Some(timed) => timed.send(self.as_socket(), bytes),
             None => self.socket.send(bytes),
         }
     }
@@ -296,7 +296,7 @@ impl Stream {
             // One of them: the call that waits for it again, when its time is over, has the same.
             Some(timed) => {
                 let first = slices.iter().find(|slice| !slice.is_empty());
-                timed.send(self.as_raw_fd(), first.map_or(&[], |slice| slice))
+                timed.send(self.as_socket(), first.map_or(&[], |slice| slice))
             }
             None => self.socket.send_vectored(slices),
         }

@@ -5,6 +5,7 @@
 //! again.
 
 use std::io;
+use std::os::windows::io::AsRawSocket;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use windows_sys::Win32::Foundation::ERROR_IO_PENDING;
 use windows_sys::Win32::Networking::WinSock::{WSABUF, WSAGetOverlappedResult, WSASend};
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
-use super::descriptor::RawFd;
+use super::descriptor::BorrowedFd;
 use super::event::Event;
 use super::winsock::{handle, last_error};
 
@@ -24,32 +25,31 @@ const MOST_BYTES: usize = 64 * 1024;
 pub(super) struct TimedSend {
     limit: Duration,
     event: Event,
-    operation: Mutex<Option<Box<Operation>>>,
+    operation: Mutex<Option<Box<TimedOperation>>>,
 }
 
 /// What the kernel may touch until the operation has come back. It does not move: it is boxed.
-struct Operation {
+struct TimedOperation {
     overlapped: OVERLAPPED,
-    socket: RawFd,
     bytes: Vec<u8>,
 }
 
-impl std::fmt::Debug for Operation {
+impl std::fmt::Debug for TimedOperation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Operation").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+        f.debug_struct("TimedOperation").field("bytes", &self.bytes.len()).finish_non_exhaustive()
     }
 }
 
 // SAFETY: memory that is only touched under the lock of `TimedSend`; the kernel does not care which thread waits.
-unsafe impl Send for Operation {}
+unsafe impl Send for TimedOperation {}
 
 impl TimedSend {
     pub(super) fn new(limit: Duration) -> io::Result<Self> {
         Ok(Self { limit, event: Event::new()?, operation: Mutex::new(None) })
     }
 
-    /// Sends, or waits for the send of the same bytes that an earlier call has begun.
-    pub(super) fn send(&self, socket: RawFd, bytes: &[u8]) -> io::Result<usize> {
+    /// Sends, or waits for the send of the same bytes that an earlier call has begun on the same socket.
+    pub(super) fn send(&self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
         let mut place = self.operation.lock().unwrap_or_else(PoisonError::into_inner);
         if place.is_none() {
             *place = Some(self.begin(socket, bytes)?);
@@ -58,23 +58,23 @@ impl TimedSend {
             return Err(io::ErrorKind::TimedOut.into());
         }
         match place.take() {
-            Some(operation) => outcome(&operation),
+            Some(operation) => outcome(socket, &operation),
             None => Ok(0),
         }
     }
 
-    fn begin(&self, socket: RawFd, bytes: &[u8]) -> io::Result<Box<Operation>> {
+    fn begin(&self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Box<TimedOperation>> {
         let bytes = bytes[..bytes.len().min(MOST_BYTES)].to_vec();
         // SAFETY: integers and handles: all zeroes are a value.
         let mut overlapped: OVERLAPPED = unsafe { std::mem::zeroed() };
         overlapped.hEvent = self.event.handle();
-        let mut operation = Box::new(Operation { overlapped, socket, bytes });
+        let mut operation = Box::new(TimedOperation { overlapped, bytes });
         let buffer = WSABUF { len: operation.bytes.len() as u32, buf: operation.bytes.as_mut_ptr() };
         // SAFETY: `buffer` is copied by the call. The OVERLAPPED and the bytes lie on the heap until the operation has
         // come back: `send` keeps it until the event says so, and `drop` waits for that.
         let sent = unsafe {
             WSASend(
-                handle(socket),
+                handle(socket.as_raw_socket()),
                 &raw const buffer,
                 1,
                 std::ptr::null_mut(),
@@ -94,12 +94,13 @@ impl TimedSend {
 }
 
 /// How an operation that has come back ended.
-fn outcome(operation: &Operation) -> io::Result<usize> {
+fn outcome(socket: BorrowedFd<'_>, operation: &TimedOperation) -> io::Result<usize> {
     let (mut bytes, mut flags) = (0, 0);
-    // SAFETY: the OVERLAPPED was given to an operation of this socket that has come back.
+    // SAFETY: the socket is open for the call, and the OVERLAPPED is that of an operation that has come back: nobody
+    // else has it, and the call only reads it.
     let good = unsafe {
         WSAGetOverlappedResult(
-            handle(operation.socket),
+            handle(socket.as_raw_socket()),
             &raw const operation.overlapped,
             &raw mut bytes,
             0,

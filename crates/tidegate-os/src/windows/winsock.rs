@@ -1,7 +1,7 @@
 //! What every use of Winsock needs.
 
 use std::io;
-use std::os::windows::io::AsRawSocket;
+use std::os::windows::io::{AsRawSocket, AsSocket};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -48,18 +48,20 @@ pub(super) fn milliseconds(timeout: Option<Duration>) -> u32 {
 }
 
 /// Sets an option of a socket (`SOL_SOCKET`).
-pub(super) fn set_option<T>(socket: &impl AsRawSocket, option: i32, value: &T) -> io::Result<()> {
+pub(super) fn set_option<T>(socket: &impl AsSocket, option: i32, value: &T) -> io::Result<()> {
     let (value, bytes) = (std::ptr::from_ref(value).cast(), size_of::<T>() as i32);
     // SAFETY: the socket is open for the call, and pointer and length describe the value.
-    check(unsafe { setsockopt(handle(socket.as_raw_socket()), SOL_SOCKET, option, value, bytes) })
+    check(unsafe { setsockopt(handle(socket.as_socket().as_raw_socket()), SOL_SOCKET, option, value, bytes) })
 }
 
 /// An option of a socket that is a number of 32 bits (`SOL_SOCKET`).
-pub(super) fn option(socket: &impl AsRawSocket, option: i32) -> io::Result<u32> {
+pub(super) fn option(socket: &impl AsSocket, option: i32) -> io::Result<u32> {
     let (mut value, mut bytes) = (0u32, size_of::<u32>() as i32);
     let into = std::ptr::from_mut(&mut value).cast();
     // SAFETY: the socket is open for the call, and pointer and length describe `value`.
-    check(unsafe { getsockopt(handle(socket.as_raw_socket()), SOL_SOCKET, option, into, &raw mut bytes) })?;
+    check(unsafe {
+        getsockopt(handle(socket.as_socket().as_raw_socket()), SOL_SOCKET, option, into, &raw mut bytes)
+    })?;
     Ok(value)
 }
 
@@ -67,7 +69,7 @@ pub(super) fn option(socket: &impl AsRawSocket, option: i32) -> io::Result<u32> 
 ///
 /// Any bytes have to be a value of `O`.
 pub(super) unsafe fn control<I, O>(
-    socket: &impl AsRawSocket,
+    socket: &impl AsSocket,
     code: u32,
     input: &I,
     output: &mut O,
@@ -79,7 +81,7 @@ pub(super) unsafe fn control<I, O>(
     // overlap; the caller answers for what is written there.
     check(unsafe {
         WSAIoctl(
-            handle(socket.as_raw_socket()),
+            handle(socket.as_socket().as_raw_socket()),
             code,
             input,
             input_bytes,

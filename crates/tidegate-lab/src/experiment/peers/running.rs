@@ -10,7 +10,7 @@ use tidegate::system;
 
 use super::PAGE_BYTES;
 use super::scenario::{Peer, Places, shell};
-use crate::process::{Group, ends_with_the_lab};
+use crate::process::{ProcessGroup, ends_with_the_lab};
 use crate::{Bench, LabError};
 
 /// How long a peer may take until it serves, and to end when it is asked to.
@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// A running peer.
 pub(crate) struct Running {
     child: Child,
-    group: Group,
+    group: ProcessGroup,
     dir: PathBuf,
     pub(crate) url: String,
 }
@@ -110,7 +110,7 @@ impl Drop for Running {
 }
 
 /// On the server's processors: a thread keeps to them and hands that down to what it starts (`sched_setaffinity(2)`).
-fn spawn(bench: &Bench, places: &Places, command: &str) -> std::io::Result<(Child, Group)> {
+fn spawn(bench: &Bench, places: &Places, command: &str) -> std::io::Result<(Child, ProcessGroup)> {
     let log = std::fs::File::create(places.dir.join("log"))?;
     let mut shell = shell(&places.command(command));
     ends_with_the_lab(&mut shell).stdout(log.try_clone()?).stderr(log).current_dir(&places.dir);
@@ -119,7 +119,7 @@ fn spawn(bench: &Bench, places: &Places, command: &str) -> std::io::Result<(Chil
             if !bench.server_cpus.is_empty() {
                 system::pin_to_cpus(&bench.server_cpus)?;
             }
-            Group::start(&mut shell, Some(places.dir.clone()))
+            ProcessGroup::start(&mut shell, Some(places.dir.clone()))
         });
         starter.join()
     });

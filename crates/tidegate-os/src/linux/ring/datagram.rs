@@ -8,7 +8,7 @@ use io_uring::types::RecvMsgOut;
 use socket2::SockAddr;
 
 use super::restrictions::opcode;
-use super::{Buffer, GROUP, InFlight, KEY, Message, OWNED, Payload, Ring};
+use super::{Buffer, GROUP, InFlight, KEY, OWNED, Payload, Ring, SendMessage};
 use crate::datagram::{Arrival, Control, DatagramSocket, Name, address, segment_of};
 
 /// Bytes of a provided buffer in front of the datagram: a header of four integers, the address, and a control message
@@ -47,7 +47,7 @@ impl Ring {
         key: u64,
     ) {
         let address = Box::new(SockAddr::from(to));
-        let mut message = Message::new(std::slice::from_ref(&bytes));
+        let mut message = SendMessage::new(std::slice::from_ref(&bytes));
         message.header.msg_name = address.as_ptr().cast_mut().cast();
         message.header.msg_namelen = address.len();
         if let Some(segment) = segment {

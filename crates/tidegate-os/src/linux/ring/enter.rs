@@ -3,7 +3,7 @@
 //! The crate remembers a registered descriptor only in a borrowed `Submitter`, so this call is made here.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use io_uring::{EnterFlags, IoUring, types};
@@ -25,7 +25,6 @@ struct Update {
 /// How a ring is named in each call. Belongs to the thread that registered it.
 #[derive(Debug)]
 pub(super) struct Enter {
-    ring: RawFd,
     /// Place in the thread's table of registered rings: saves the look-up of the descriptor in each call.
     place: Option<u32>,
 }
@@ -33,10 +32,9 @@ pub(super) struct Enter {
 impl Enter {
     /// Registers the descriptor of `ring` for the calling thread, if this kernel can.
     pub(super) fn new(ring: &IoUring) -> Self {
-        let ring = ring.as_raw_fd();
-        let mut update = Update { offset: ANY_PLACE, reserved: 0, data: ring as u64 };
+        let mut update = Update { offset: ANY_PLACE, reserved: 0, data: ring.as_raw_fd() as u64 };
         let place = register(ring, REGISTER_RING_FDS, &mut update).then_some(update.offset);
-        Self { ring, place }
+        Self { place }
     }
 
     pub(super) fn is_registered(&self) -> bool {
@@ -119,17 +117,17 @@ impl Enter {
     }
 
     /// Forgets the registration: it would keep the ring alive as long as the thread.
-    pub(super) fn close(&mut self) {
+    pub(super) fn close(&mut self, ring: &IoUring) {
         if let Some(offset) = self.place.take() {
-            register(self.ring, UNREGISTER_RING_FDS, &mut Update { offset, reserved: 0, data: 0 });
+            register(ring, UNREGISTER_RING_FDS, &mut Update { offset, reserved: 0, data: 0 });
         }
     }
 }
 
-fn register(ring: RawFd, what: libc::c_uint, update: &mut Update) -> bool {
+fn register(ring: &IoUring, what: libc::c_uint, update: &mut Update) -> bool {
     let one: libc::c_uint = 1;
+    let (ring, update) = (ring.as_raw_fd(), std::ptr::from_mut(update));
     // SAFETY: both operations read (and the first writes) one `struct io_uring_rsrc_update`, which `update` is.
-    let done =
-        unsafe { libc::syscall(libc::SYS_io_uring_register, ring, what, std::ptr::from_mut(update), one) };
+    let done = unsafe { libc::syscall(libc::SYS_io_uring_register, ring, what, update, one) };
     done == 1
 }

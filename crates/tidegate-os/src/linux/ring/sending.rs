@@ -11,13 +11,13 @@ use crate::datagram::Control;
 use crate::socket::More;
 
 /// What `sendmsg` is asked for.
-pub(super) struct Message {
+pub(super) struct SendMessage {
     pub(super) header: libc::msghdr,
     slices: Vec<libc::iovec>,
     pub(super) control: Control,
 }
 
-impl Message {
+impl SendMessage {
     pub(super) fn new(pieces: &[Bytes]) -> Box<Self> {
         let slices = pieces
             .iter()
@@ -84,7 +84,7 @@ impl Ring {
                 )
             }
             Payload::Many(pieces) => {
-                let message = Message::new(pieces);
+                let message = SendMessage::new(pieces);
                 let (header, flags) = (&raw const message.header, flags as u32);
                 let entry =
                     entry_on!(self, socket, |fd| opcode::SendMsg::new(fd, header).flags(flags).build());

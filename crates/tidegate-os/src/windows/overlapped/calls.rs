@@ -11,7 +11,6 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
 
-use super::super::descriptor::RawFd;
 use super::super::winsock::{check, handle, option, set_option};
 use super::Payload;
 
@@ -25,8 +24,10 @@ pub(super) fn describe(payload: &Payload, slices: &mut [WSABUF; Payload::MAX_PIE
 }
 
 /// Asks for an operation to be ended. It may have ended already, or end well all the same.
-pub(super) fn cancel(socket: RawFd, overlapped: &OVERLAPPED) {
-    // SAFETY: the OVERLAPPED is one of an operation in the table; if it is no longer in flight, nothing is found.
+pub(super) fn cancel(socket: &impl AsSocket, overlapped: &OVERLAPPED) {
+    let socket = socket.as_socket().as_raw_socket();
+    // SAFETY: the socket is open for the call. Of the OVERLAPPED only the address counts: if it is of no operation that
+    // is in flight on this socket, nothing is found.
     unsafe { CancelIoEx(socket as HANDLE, overlapped) };
 }
 
@@ -37,24 +38,14 @@ pub(super) fn domain(socket: &impl AsSocket) -> io::Result<Domain> {
 
 /// Whether there is a socket with this handle.
 #[cfg(test)]
-pub(in crate::windows) fn is_open(socket: RawFd) -> bool {
-    // Only looked at: what it names may be nobody's any more.
-    with_socket(socket, |socket| SockRef::from(socket).r#type().is_ok())
+pub(in crate::windows) fn is_open(socket: super::super::descriptor::RawFd) -> bool {
+    // SAFETY: only its type is asked for, and nothing is done to what it names, which may be nobody's any more.
+    let socket = unsafe { BorrowedSocket::borrow_raw(socket) };
+    SockRef::from(&socket).r#type().is_ok()
 }
 
-/// Uses a socket that somebody else owns.
-pub(super) fn with_socket<T>(socket: RawFd, run: impl FnOnce(&BorrowedSocket<'_>) -> T) -> T {
-    // SAFETY: the owner keeps it open: operations forget their socket when it is closed.
-    run(&unsafe { BorrowedSocket::borrow_raw(socket) })
-}
-
-pub(super) fn receive_now(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
-    with_socket(socket, |socket| (&*SockRef::from(socket)).read(into))
-}
-
-/// See [`confirm_end`](super::super::socket::confirm_end).
-pub(super) fn confirm_end(socket: RawFd) -> io::Result<()> {
-    with_socket(socket, |socket| super::super::socket::confirm_end(socket))
+pub(super) fn receive_now(socket: BorrowedSocket<'_>, into: &mut [u8]) -> io::Result<usize> {
+    (&*SockRef::from(&socket)).read(into)
 }
 
 /// Makes an accepted socket an ordinary one (`SO_UPDATE_ACCEPT_CONTEXT`).
@@ -63,9 +54,10 @@ pub(super) fn update_accepted(socket: &Socket, listener: &impl AsSocket) -> io::
 }
 
 /// Makes a connected socket an ordinary one (`SO_UPDATE_CONNECT_CONTEXT`).
-pub(super) fn connected(socket: RawFd) -> io::Result<()> {
-    // SAFETY: the option has no value.
-    check(unsafe { setsockopt(handle(socket), SOL_SOCKET, SO_UPDATE_CONNECT_CONTEXT, std::ptr::null(), 0) })
+pub(super) fn connected(socket: BorrowedSocket<'_>) -> io::Result<()> {
+    let socket = handle(socket.as_raw_socket());
+    // SAFETY: the socket is open for the call; the option has no value.
+    check(unsafe { setsockopt(socket, SOL_SOCKET, SO_UPDATE_CONNECT_CONTEXT, std::ptr::null(), 0) })
 }
 
 /// For how long a socket has been connected; `None` if it is not.

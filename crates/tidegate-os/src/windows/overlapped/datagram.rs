@@ -187,7 +187,7 @@ impl<N: Notify> DatagramQueue<N> {
     pub fn stop_receiving(&self) {
         for (_, operation) in &self.table.operations {
             if operation.receives() {
-                cancel(self.socket.as_raw_fd(), &operation.overlapped);
+                cancel(&*self.socket, &operation.overlapped);
             }
         }
     }

@@ -315,13 +315,13 @@ impl<N: Notify> Queue<N> {
     pub fn receive_more(&mut self, socket: &Overlapped, key: u64) {
         self.check(socket);
         let at_once = !self.pins() && !socket.has_first() && !self.sends.are_in_flight(socket.raw());
-        match at_once.then(|| self.take_what_is_there(Some(socket.raw()))) {
+        match at_once.then(|| self.take_what_is_there(Some(socket.socket.as_socket()))) {
             None => self.receive(socket, key),
             Some(Err(e)) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ResourceBusy) => {
                 self.receive(socket, key);
             }
             Some(taken) => {
-                let outcome = self.filled(Some(socket.raw()), taken);
+                let outcome = self.filled(Some(socket.socket.as_socket()), taken);
                 self.ready.push_back(Done { key, outcome: Outcome::Received(outcome) });
             }
         }
@@ -349,7 +349,7 @@ impl<N: Notify> Queue<N> {
             // The place may have been given to another operation since; but no other socket has this handle while it is
             // open.
             if operation.is_armed_on(socket.raw()) {
-                cancel(socket.raw(), &operation.overlapped);
+                cancel(&socket.socket, &operation.overlapped);
             }
         }
     }
@@ -364,7 +364,7 @@ impl<N: Notify> Queue<N> {
     pub fn stop_accepting(&self) {
         for (_, operation) in &self.table.operations {
             if let OperationData::Accept(accept) = &operation.held {
-                cancel(accept.listener.as_raw_fd(), &operation.overlapped);
+                cancel(&*accept.listener, &operation.overlapped);
             }
         }
     }
@@ -377,7 +377,7 @@ impl<N: Notify> Queue<N> {
                 && accept.first.is_some()
                 && connected_for(&accept.socket).is_some_and(|time| time >= limit)
             {
-                cancel(accept.listener.as_raw_fd(), &operation.overlapped);
+                cancel(&*accept.listener, &operation.overlapped);
             }
         }
     }
@@ -428,7 +428,7 @@ impl<N: Notify> Queue<N> {
     pub(super) fn stop_disconnecting(&self) {
         for (_, operation) in &self.table.operations {
             if let OperationData::Disconnect(socket) = &operation.held {
-                cancel(socket.as_raw_socket(), &operation.overlapped);
+                cancel(socket, &operation.overlapped);
             }
         }
     }

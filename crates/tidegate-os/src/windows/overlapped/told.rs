@@ -3,11 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use super::super::descriptor::RawFd;
+use super::super::descriptor::BorrowedFd;
 use super::super::pool::Buffer;
-use super::super::socket::{is_exhaustion, is_lost_connection};
+use super::super::socket::{confirm_end, is_exhaustion, is_lost_connection};
 use super::super::status;
-use super::calls::{confirm_end, connected, receive_now, update_accepted};
+use super::calls::{connected, receive_now, update_accepted};
 use super::queue::Queue;
 use super::table::end_all;
 use super::{Accept, BEHIND, Done, Notify, Operation, OperationData, Outcome, Overlapped, Payload, WOKEN};
@@ -63,6 +63,9 @@ impl<N: Notify> Queue<N> {
     fn finish(&mut self, operation: Operation) -> Option<Done> {
         let Operation { overlapped, key, socket, held, is_followed, polls, .. } = operation;
         let result = status::outcome(overlapped.Internal as i32, overlapped.InternalHigh);
+        // SAFETY: it is open: an operation forgets its socket when the owner closes it (`Queue::close`), which needs the
+        // queue that is borrowed here.
+        let socket = socket.map(|socket| unsafe { BorrowedFd::borrow_raw(socket) });
         let outcome = match held {
             OperationData::Nothing => {
                 Outcome::Connected(result.and_then(|_| socket.map_or(Ok(()), connected)))
@@ -90,7 +93,7 @@ impl<N: Notify> Queue<N> {
 
     fn received(
         &mut self,
-        socket: Option<RawFd>,
+        socket: Option<BorrowedFd<'_>>,
         result: io::Result<usize>,
         buffer: Option<Buffer>,
     ) -> io::Result<Option<Buffer>> {
@@ -110,13 +113,13 @@ impl<N: Notify> Queue<N> {
     /// What a receive into a buffer means; without bytes it is the end.
     pub(super) fn filled(
         &mut self,
-        socket: Option<RawFd>,
+        socket: Option<BorrowedFd<'_>>,
         outcome: io::Result<(usize, Buffer)>,
     ) -> io::Result<Option<Buffer>> {
         match outcome? {
             (0, buffer) => {
                 self.pool.recycle(buffer);
-                socket.map_or(Ok(()), confirm_end).map(|()| None)
+                socket.map_or(Ok(()), |socket| confirm_end(&socket)).map(|()| None)
             }
             (n, buffer) => Ok(Some(Buffer { filled: n as u32, ..buffer })),
         }
@@ -124,7 +127,10 @@ impl<N: Notify> Queue<N> {
 
     /// Receives without waiting: a receive without a buffer has completed, so there is data, or the end; or there may
     /// be more.
-    pub(super) fn take_what_is_there(&mut self, socket: Option<RawFd>) -> io::Result<(usize, Buffer)> {
+    pub(super) fn take_what_is_there(
+        &mut self,
+        socket: Option<BorrowedFd<'_>>,
+    ) -> io::Result<(usize, Buffer)> {
         let socket = socket.ok_or(io::ErrorKind::ConnectionAborted)?; // closed meanwhile
         let buffer = self.pool.take().ok_or(io::ErrorKind::ResourceBusy)?;
         let received = receive_now(socket, self.pool.whole(&buffer));

@@ -5,11 +5,11 @@ use io_uring::{opcode as any, squeue, types};
 
 use super::*;
 use crate::pages::Residence;
-use crate::ring::{Ring, RingSetup, Slots};
+use crate::ring::{Refusal, Ring, RingSetup, Slots};
 
 const KEY: u64 = 7;
 
-/// `None` where io_uring is forbidden: then there is nothing to test.
+/// `None` where io_uring is forbidden or missing, and for no other reason: then there is nothing to test.
 fn ring(purpose: Purpose) -> Option<Ring> {
     let setup = RingSetup {
         purpose,
@@ -22,7 +22,12 @@ fn ring(purpose: Purpose) -> Option<Ring> {
         slots: Slots::Registered,
         busy_poll: None,
     };
-    Ring::new(&setup).inspect_err(|e| println!("io_uring is not available here: {e}")).ok()
+    Ring::new(&setup).inspect_err(is_without_rings).ok()
+}
+
+fn is_without_rings(e: &std::io::Error) {
+    assert!(matches!(Refusal::of(e), Refusal::Forbidden | Refusal::Missing), "{e}");
+    assert!(IoUring::new(2).is_err(), "there are rings, but for this one: {e}");
 }
 
 /// What the kernel answers to an entry.
@@ -135,11 +140,12 @@ fn what_is_listed_is_not_refused() {
 #[test]
 fn workers_are_bounded_before_a_ring_is_enabled() {
     let mut builder = IoUring::builder();
-    let Ok(ring) = builder.setup_r_disabled().setup_single_issuer().build(8) else { return };
+    let built = builder.setup_r_disabled().setup_single_issuer().build(8);
+    let Ok(ring) = built.inspect_err(is_without_rings) else { return };
     enable(&ring, Purpose::Datagrams).unwrap();
     drop(ring);
     // The limit belongs to the thread: a ring that asks without setting one gets it as the answer.
-    let Ok(other) = IoUring::new(8) else { return };
+    let other = IoUring::new(8).unwrap();
     let mut limits = [0, 0];
     other.submitter().register_iowq_max_workers(&mut limits).unwrap();
     assert_eq!(limits, MOST_WORKERS);

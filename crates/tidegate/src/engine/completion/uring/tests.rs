@@ -3,6 +3,7 @@ use std::net::TcpStream;
 
 use bytes::Bytes;
 use tidegate_os::file::FileRange;
+use tidegate_os::ring::Refusal;
 use tidegate_os::socket::ListenOptions;
 
 use super::probe::stays_armed;
@@ -25,7 +26,7 @@ fn who_asks_whether_it_works_is_not_interrupted_later() {
     assert!(times < 3, "{times} of 20");
 }
 
-/// A ring that accepts, on a separate thread test.
+/// A ring that accepts. `None` where io_uring is forbidden or missing, and for no other reason.
 fn port() -> Option<Uring> {
     let setup = Setup {
         policy: &Policy::default(),
@@ -37,8 +38,10 @@ fn port() -> Option<Uring> {
         transports: &Arc::new(Transports::new(None)),
         descriptors: 16,
     };
-    let made = Uring::new(&setup).inspect_err(|e| println!("io_uring is not available here: {e}"));
-    made.ok().map(|(port, _)| port)
+    let is_without_rings = |e: &io::Error| {
+        assert!(matches!(Refusal::of(e), Refusal::Forbidden | Refusal::Missing), "{e}");
+    };
+    Uring::new(&setup).inspect_err(is_without_rings).ok().map(|(port, _)| port)
 }
 
 /// Any sequence number: a ring has one send of a connection in flight.

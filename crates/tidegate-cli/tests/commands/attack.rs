@@ -1,6 +1,5 @@
 //! `tidegate load attack` and `tidegate bench survival`, the built binary. Nothing here depends on speed.
 //! Servers run on models of Linux.
-#![cfg(target_os = "linux")]
 
 use std::process::{Command, Output};
 

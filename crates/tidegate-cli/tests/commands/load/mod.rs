@@ -1,9 +1,8 @@
 //! `tidegate load`, the built binary, against servers of its own and against bad ones.
 //! Servers run on models of Linux.
-#![cfg(target_os = "linux")]
 
 mod absence;
-#[path = "../../../tidegate/tests/harness/closed_port.rs"]
+#[path = "../../../../tidegate/tests/harness/closed_port.rs"]
 mod closed_port;
 mod habits;
 mod interrupts;

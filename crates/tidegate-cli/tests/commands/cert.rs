@@ -1,5 +1,4 @@
 //! `tidegate cert`: what it writes serves and is trusted, and nothing is overwritten by mistake.
-#![cfg(unix)]
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,18 +1,14 @@
 //! What every command does when nobody takes its output, or the disk is full: no panic, the exit code it would have had
 //! or 1, and nothing lost that can still be shown.
-#![cfg(target_os = "linux")]
-
-#[path = "serve/kit.rs"]
-#[allow(dead_code, reason = "the suite of `serve` uses the rest")]
-mod kit;
 
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use kit::{Outcome, Server, finish, run, tidegate};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::kit::{Outcome, Server, finish, run, tidegate};
 
 /// A standard stream whose reader has gone.
 fn unread() -> Stdio {

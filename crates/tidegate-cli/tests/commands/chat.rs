@@ -1,16 +1,12 @@
 //! `serve chat` and `load chat`: the built binary against itself.
-#![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 
-use kit::{Server, finish, run, tidegate};
 use rustix::process::{Pid, Signal, kill_process};
 
-#[path = "serve/kit.rs"]
-#[allow(dead_code, reason = "not every user uses all of it")]
-mod kit;
+use crate::kit::{Server, finish, run, tidegate};
 
 fn load(server: &Server, args: &[&str]) -> (Option<i32>, serde_json::Value, String) {
     let all = [&["load", "chat", &server.url, "--json", "-"], args].concat();

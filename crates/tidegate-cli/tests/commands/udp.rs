@@ -1,5 +1,4 @@
 //! Datagrams with the built binary: `serve udp`, `load udp`, `bench udp`, on models and paths of Linux.
-#![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;

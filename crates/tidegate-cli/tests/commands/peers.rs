@@ -1,7 +1,6 @@
 //! `tidegate bench peers`, the built binary, with peers that a user adds. tidegate itself stands in for other servers,
 //! so nothing has to be installed; nothing here depends on speed. Peers are lines of a shell, and measured beside
 //! models of Linux.
-#![cfg(target_os = "linux")]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,6 +1,5 @@
 //! `tidegate compare`, the built binary, on runs that `bench` saved and on runs that were changed by hand. Nothing here
 //! depends on speed. Servers run on models of Linux.
-#![cfg(target_os = "linux")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

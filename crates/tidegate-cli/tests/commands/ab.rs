@@ -1,6 +1,5 @@
 //! `tidegate ab`, the built binary, against itself and against command lines. Nothing here depends on speed: what is
 //! dearer sends 64 times as much.
-#![cfg(target_os = "linux")]
 
 use std::process::{Command, Output};
 

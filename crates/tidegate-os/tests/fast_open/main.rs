@@ -1,0 +1,16 @@
+//! TCP Fast Open (RFC 7413), which a network namespace is needed for.
+
+#[cfg(target_os = "linux")]
+#[path = "../kit/mod.rs"]
+#[allow(dead_code, reason = "the other suites use the rest")]
+mod kit;
+#[cfg(target_os = "linux")]
+mod linux;
+
+#[cfg(target_os = "linux")]
+use linux::main;
+
+#[cfg(not(target_os = "linux"))]
+fn main() {
+    println!("left out: TCP Fast Open is tested on Linux");
+}
