@@ -14,7 +14,7 @@ use kit::{
     Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
     until,
 };
-use tidegate::policy::{FastPath, OutboxMarks};
+use tidegate::policy::OutboxMarks;
 use tidegate::{Client, Model, Policy};
 use tidegate_async::{Connection, Elapsed, service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -479,6 +479,6 @@ fn code_that_writes_too_much_still_reads() {
 #[cfg(target_os = "linux")]
 #[test]
 fn connections_of_async_code_leave_tcp_for_shared_memory() {
-    let fast = policy(Model::Epoll).fast_path(Some(FastPath::default()));
+    let fast = policy(Model::Epoll).fast_path(Some(tidegate::policy::FastPath::default()));
     assert_eq!(talk_both_ways(Model::Epoll, fast, 3_000_000), (1, 1));
 }
