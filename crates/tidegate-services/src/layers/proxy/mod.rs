@@ -192,7 +192,7 @@ impl<S: Service> Service for ProxyProtocol<S> {
     fn open(&self, peer: &Peer) -> Result<ProxySession<S>, Refusal> {
         match peer.origin {
             Origin::Accepted => Ok(ProxySession::waiting(self.0.clone(), peer.clone())),
-            Origin::Dialled { .. } => self.0.service.open(peer).map(ProxySession::opened),
+            _ => self.0.service.open(peer).map(ProxySession::opened),
         }
     }
 
