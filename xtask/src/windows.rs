@@ -11,7 +11,7 @@ const TARGET: &str = "x86_64-pc-windows-gnu";
 const LINKER: &str = "x86_64-w64-mingw32-gcc-posix";
 
 /// Packages whose tests run there. Those of the command itself speak with signals and `/proc`.
-const PACKAGES: [&str; 3] = ["tidegate-os", "tidegate", "tidegate-services"];
+const PACKAGES: [&str; 4] = ["tidegate-os", "tidegate", "tidegate-async", "tidegate-services"];
 
 /// The case that takes Wine minutes (docs/models/windows.md says why): the whole run has it, alone and at its end.
 const LONGEST: &str = "thousands_of_connections_are_served::tokio";
@@ -19,6 +19,12 @@ const LONGEST: &str = "thousands_of_connections_are_served::tokio";
 /// How much longer than elsewhere a case may take, because every system call goes through one server process there.
 const PATIENCE: u32 = 10;
 const PATIENCE_WITH_THE_LONGEST: u32 = 60;
+
+/// What async code runs on in a brief run: the models that Linux has not.
+const OF_WINDOWS: &str = "iocp,overlapped,event-select,async-select";
+
+/// How a script says that what it needs is missing.
+const LEFT_OUT: i32 = 77;
 
 /// Connections of a row of the bench: those of the source would take Wine an hour.
 const BENCH_CONNECTIONS: &str = "200";
@@ -32,11 +38,17 @@ pub struct Args {
     /// Only build and run tests whose name contains this.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Only the wrappers, the library's own tests, what every model promises about datagrams and the loopback fast
-    /// path, and the conformance suite but for its longest case and for models that also run on Linux (pool, poll,
-    /// tokio).
+    /// Only the wrappers, the library's own tests, async code, what every model promises about datagrams and the
+    /// loopback fast path, and the conformance suite but for its longest case and for models that also run on Linux
+    /// (pool, poll, tokio).
     #[arg(long, conflicts_with = "only")]
     brief: bool,
+    /// Only the programs of examples/apps, on iocp and event-select, against clients of this system.
+    #[arg(long, conflicts_with_all = ["only", "brief"])]
+    apps: bool,
+    /// A client that is missing for that fails.
+    #[arg(long, requires = "apps")]
+    strict: bool,
     /// Leave the bench out.
     #[arg(long)]
     no_bench: bool,
@@ -50,9 +62,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.check {
         return Ok(());
     }
-    let wine = Wine::prepare()?;
+    let wine = Wine::prepare(args.brief)?;
+    if args.apps {
+        return wine.apps(if args.strict { &["--strict"] } else { &[] });
+    }
     if args.brief {
         wine.test(&["-p", "tidegate-os", "--lib", "--tests"], &[], PATIENCE)?;
+        wine.test(&["-p", "tidegate-async", "--lib", "--tests"], &[], PATIENCE)?;
         wine.test(&["-p", "tidegate", "--lib", "--test", "loopback", "--test", "datagrams"], &[], PATIENCE)?;
         let conformance = ["-p", "tidegate", "--test", "conformance"];
         let skipped = [LONGEST, "::pool", "::poll", "::tokio"].map(|name| ["--skip", name]);
@@ -63,6 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         wine.test(&everything(), &["--skip", LONGEST], PATIENCE)?;
         let longest = [LONGEST, "--exact"];
         wine.test(&["-p", "tidegate", "--test", "conformance"], &longest, PATIENCE_WITH_THE_LONGEST)?;
+        wine.apps(&["--all"])?;
     }
     if !args.no_bench && args.only.is_none() {
         wine.bench()?;
@@ -109,16 +126,17 @@ fn find(program: &str) -> Option<PathBuf> {
 struct Wine {
     prefix: PathBuf,
     target: PathBuf,
+    brief: bool,
 }
 
 impl Wine {
     /// Makes it, unless it is there from last time.
-    fn prepare() -> anyhow::Result<Self> {
+    fn prepare(brief: bool) -> anyhow::Result<Self> {
         let target = std::env::var_os("CARGO_TARGET_DIR")
             .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from);
         std::fs::create_dir_all(&target)?;
         let target = target.canonicalize()?;
-        let wine = Self { prefix: target.join("wine"), target };
+        let wine = Self { prefix: target.join("wine"), target, brief };
         let system = wine.prefix.join("drive_c/windows/system32");
         if !system.is_dir() {
             println!("making a Wine prefix in {}", wine.prefix.display());
@@ -157,8 +175,27 @@ impl Wine {
     fn test(&self, of: &[&str], names: &[&str], patience: u32) -> anyhow::Result<()> {
         let mut cargo = self.cargo();
         cargo.env("TIDEGATE_PATIENCE", patience.to_string());
+        if self.brief {
+            cargo.env("TIDEGATE_MODELS", OF_WINDOWS);
+        }
         cargo.args(["test", "--target", TARGET, "--no-fail-fast"]).args(of).arg("--").args(names);
         cargo.run()
+    }
+
+    /// The programs of examples/apps, against clients of this system.
+    fn apps(&self, options: &[&str]) -> anyhow::Result<()> {
+        let check = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/apps/check");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut command = self.quiet(&check.to_string_lossy());
+        command.env("CARGO_TARGET_DIR", &self.target).env("PATH", format!("{path}:/usr/lib/wine"));
+        command.arg("--wine").args(options);
+        println!("$ {command:?}");
+        let status = command.stdin(Stdio::null()).status().context("cannot run examples/apps/check")?;
+        if status.code() == Some(LEFT_OUT) {
+            return Ok(()); // it has said why
+        }
+        ensure!(status.success(), "examples/apps/check: {status}");
+        Ok(())
     }
 
     fn bench(&self) -> anyhow::Result<()> {

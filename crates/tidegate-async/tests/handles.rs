@@ -1,6 +1,5 @@
 //! What code outside of a connection's future holds of it: it never waits for a connection that is not served any more,
 //! and its wakers may do what they like.
-#![cfg(target_os = "linux")]
 
 use std::future::{Future, pending};
 use std::io::ErrorKind;

@@ -14,7 +14,7 @@ use kit::{
     Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
     until,
 };
-use tidegate::policy::{FastPath, OutboxMarks};
+use tidegate::policy::OutboxMarks;
 use tidegate::{Client, Model, Policy};
 use tidegate_async::{Connection, Elapsed, service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -481,7 +481,7 @@ fn code_that_writes_too_much_still_reads() {
 fn connections_of_async_code_leave_tcp_for_shared_memory() {
     for model in [Model::Epoll, Model::Uring].into_iter().filter(|model| model.availability().is_available())
     {
-        let fast = policy(model).fast_path(Some(FastPath::default()));
+        let fast = policy(model).fast_path(Some(tidegate::policy::FastPath::default()));
         assert_eq!(talk_both_ways(model, fast, 3_000_000), (1, 1), "{model}");
     }
 }

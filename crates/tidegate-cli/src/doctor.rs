@@ -58,7 +58,12 @@ fn limits() -> Vec<Limit> {
     let processors = system::allowed_cpus();
     let memory = system::locked_memory_limit().unwrap_or(u64::MAX);
     let mut limits = vec![
-        Limit { key: "system", name: "system", value: Some(system::system_name().into()), remedy: None },
+        Limit {
+            key: "system",
+            name: "system",
+            value: Some(tidegate_os::process::system_name().into()),
+            remedy: None,
+        },
         Limit::number(
             ("processors", "processors allowed"),
             Some(processors.len() as u64),
@@ -156,7 +161,7 @@ fn of_linux() -> Vec<Limit> {
             ("net.ipv4.tcp_mem_bytes", "socket buffers (tcp_mem), bytes"),
             tcp_memory(),
             SOCKET_BUFFER_BYTES * connections,
-            tcp_memory_remedy(connections, system::page_bytes() as u64),
+            tcp_memory_remedy(connections, tidegate_os::process::page_bytes() as u64),
         ),
         Limit {
             value: low.zip(high).map(|(low, high)| format!("{low}-{high}").into()),
@@ -206,7 +211,7 @@ const SOCKET_BUFFER_BYTES: u64 = 2 * 4096;
 /// The limit of the buffers of all TCP sockets (`tcp(7)`).
 fn tcp_memory() -> Option<u64> {
     let most: u64 = sysctl("net/ipv4/tcp_mem")?.split_whitespace().nth(2)?.parse().ok()?;
-    Some(most.saturating_mul(system::page_bytes() as u64))
+    Some(most.saturating_mul(tidegate_os::process::page_bytes() as u64))
 }
 
 fn sysctl(path: &str) -> Option<String> {

@@ -36,7 +36,6 @@ mod linux {
     use tidegate::fastpath::layout::Rings;
     use tidegate::fastpath::sockmap::{ControlGroup, Sockmap};
     use tidegate::policy::FastPath;
-    use tidegate::system as sys;
 
     use super::Args;
     use crate::log::note;
@@ -70,7 +69,8 @@ mod linux {
         let mut command = Command::new(program);
         command.args(rest);
         let processes = group.processes().context("cannot add processes to the control group")?;
-        sys::start_in_group(&mut command, processes).context("cannot start a command in a control group")?;
+        tidegate_os::process::start_in_group(&mut command, processes)
+            .context("cannot start a command in a control group")?;
         let child = command.spawn().with_context(|| format!("cannot run {}", program.display()));
         let status = wait(child.map_err(Failure::Usage)?, &stopping)?;
         summary(&map)?;
@@ -97,7 +97,7 @@ mod linux {
                 return Ok(status);
             }
             if stopping.load(SeqCst) && !std::mem::replace(&mut told, true) {
-                let _ = sys::ask_to_end(child.id()); // it may have ended just now
+                let _ = tidegate_os::process::ask_to_end(child.id()); // it may have ended just now
             }
             std::thread::sleep(LOOK);
         }

@@ -257,13 +257,10 @@ mod tests {
 
     #[test]
     fn only_what_ended_in_the_drain_counts() {
-        let mut before = Stats::default();
-        before.closed[CloseReason::Finished as usize] = 5;
-        before.closed[CloseReason::Stopped as usize] = 1;
-        let mut after = before.clone();
-        after.closed[CloseReason::Finished as usize] = 7;
-        after.closed[CloseReason::Stopped as usize] = 4;
-        after.closed[CloseReason::Reset as usize] = 1;
+        let before =
+            Stats::default().with_closed(CloseReason::Finished, 5).with_closed(CloseReason::Stopped, 1);
+        let after = before.clone().with_closed(CloseReason::Finished, 7);
+        let after = after.with_closed(CloseReason::Stopped, 4).with_closed(CloseReason::Reset, 1);
         assert_eq!(Drained::between(&before, &after), Drained { finished: 2, cut: 3, otherwise: 1 });
     }
 }

@@ -33,7 +33,7 @@ impl Machine {
                 .or_else(|| std::env::var("PROCESSOR_IDENTIFIER").ok()) // Windows
                 .unwrap_or_else(|| "unknown processor".into()),
             cpus: system::allowed_cpus().len(),
-            system: system::system_name(),
+            system: tidegate_os::process::system_name(),
             memory_mib: system::memory_bytes().map_or(0, |(all, _)| all >> 20),
             descriptors: system::descriptor_limit().0,
         }

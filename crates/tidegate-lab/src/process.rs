@@ -10,8 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tidegate::system;
-
 use crate::{Bench, LabError};
 
 /// Running groups, with the directory to remove for each.
@@ -91,7 +89,7 @@ pub fn end_with_the_lab() -> std::io::Result<()> {
     let Some(lab) = std::env::var(LAB).ok().and_then(|id| id.parse().ok()) else { return Ok(()) };
     let wait = move || {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink()); // an error is an end, too
-        while system::is_there(lab) {
+        while tidegate_os::process::is_there(lab) {
             std::thread::sleep(LOOK);
         }
         // Standard error may have gone with the lab.
@@ -107,7 +105,7 @@ pub fn end_with_the_lab() -> std::io::Result<()> {
 pub fn end_all() {
     let groups = groups();
     for (group, folder) in groups.iter() {
-        let _ = system::end_group(*group, system::End::Kill); // it may be gone already
+        let _ = tidegate_os::process::end_group(*group, tidegate_os::process::End::Kill); // it may be gone already
         if let Some(folder) = folder {
             let _ = std::fs::remove_dir_all(folder); // small, and in a place for such things
         }
@@ -126,14 +124,14 @@ impl ProcessGroup {
     /// Starts a child that leads a group; `folder` is what [`end_all`] removes with it.
     pub(crate) fn start(command: &mut Command, folder: Option<PathBuf>) -> std::io::Result<(Child, Self)> {
         let mut groups = groups(); // none is started between the end of all and the end of the program
-        let child = system::in_own_group(command).spawn()?;
+        let child = tidegate_os::process::in_own_group(command).spawn()?;
         groups.push((child.id(), folder));
         let group = Self(child.id());
         Ok((child, group))
     }
 
-    pub(crate) fn end(&self, how: system::End) {
-        let _ = system::end_group(self.0, how); // it may be gone already
+    pub(crate) fn end(&self, how: tidegate_os::process::End) {
+        let _ = tidegate_os::process::end_group(self.0, how); // it may be gone already
     }
 }
 
@@ -166,7 +164,8 @@ impl Process {
         let failed = |why: String| LabError::Process { what: what.clone(), why };
         if let Some(group) = &bench.group {
             let processes = std::fs::OpenOptions::new().write(true).open(group.join("cgroup.procs"));
-            let joined = processes.and_then(|processes| system::start_in_group(&mut command, processes));
+            let joined =
+                processes.and_then(|processes| tidegate_os::process::start_in_group(&mut command, processes));
             joined.map_err(|e| failed(e.to_string()))?;
         }
         let (mut child, group) =
@@ -282,7 +281,7 @@ impl Process {
     /// # Errors
     /// It does not exit within `limit`, or fails.
     pub fn stop(mut self, limit: Duration) -> Result<String, LabError> {
-        if let Err(e) = tidegate::system::ask_to_end(self.child.id()) {
+        if let Err(e) = tidegate_os::process::ask_to_end(self.child.id()) {
             return Err(self.failure(format!("cannot be told to end: {e}")));
         }
         self.succeeded_within(limit)?;
@@ -303,7 +302,7 @@ impl Process {
     fn end(&mut self) {
         // It may be gone already; then there is nothing to stop.
         if matches!(self.child.try_wait(), Ok(None)) {
-            self.group.end(system::End::Kill);
+            self.group.end(tidegate_os::process::End::Kill);
         }
         let _ = self.child.wait();
         for reader in self.readers.drain(..) {

@@ -7,7 +7,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tidegate::system;
 
 use crate::LabError;
 use crate::kernel_memory::{self, Sockets};
@@ -100,7 +99,7 @@ impl Sampler {
 
 impl Peaks {
     fn look(&mut self, pid: u32, port: u16) {
-        let usage = system::usage(pid).unwrap_or_default(); // it may be gone
+        let usage = tidegate_os::process::usage(pid).unwrap_or_default(); // it may be gone
         self.user_memory_kib = self.user_memory_kib.max(usage.user_bytes / 1024);
         self.threads = self.threads.max(usage.threads);
         let of_sockets = || kernel_memory::of_port(port).ok().and_then(|sockets| sockets.bytes());
@@ -125,7 +124,7 @@ pub(crate) struct ServerUsage {
 impl ServerUsage {
     /// By process `pid`, a server that listens on `port`. Costs a walk through its pages and its sockets.
     pub(crate) fn by(pid: u32, port: u16) -> Self {
-        let usage = system::usage(pid).unwrap_or_default(); // it may be gone
+        let usage = tidegate_os::process::usage(pid).unwrap_or_default(); // it may be gone
         // RssAnon may be behind by some pages for each processor (`proc_pid_status(5)`); smaps_rollup counts them.
         let pages = in_proc(pid, "smaps_rollup").unwrap_or_default();
         let user_bytes = field(&pages, "Anonymous:").map_or(usage.user_bytes, |kib| kib * 1024);
@@ -150,7 +149,7 @@ pub(crate) fn read_from_disk(pid: u32) -> Option<u64> {
 
 /// A file of a process below `/proc`.
 fn in_proc(pid: u32, file: &str) -> Option<String> {
-    std::fs::read_to_string(system::proc_folder(pid)?.join(file)).ok()
+    std::fs::read_to_string(tidegate_os::process::proc_folder(pid)?.join(file)).ok()
 }
 
 fn field(text: &str, name: &str) -> Option<u64> {
@@ -164,15 +163,15 @@ fn field(text: &str, name: &str) -> Option<u64> {
 /// tick.
 #[must_use]
 pub fn cpu_s(pid: u32) -> f64 {
-    let per_s = system::clock_ticks_per_s() as f64;
+    let per_s = tidegate_os::process::clock_ticks_per_s() as f64;
     let of = |member: &Kin| {
-        let alive = system::cpu_time(member.pid).map_or(0.0, |time| time.as_secs_f64());
+        let alive = tidegate_os::process::cpu_time(member.pid).map_or(0.0, |time| time.as_secs_f64());
         alive + member.ended_ticks as f64 / per_s
     };
     let known = family(pid);
     if known.is_empty() {
-        let time = |pid: &u32| system::cpu_time(*pid).map_or(0.0, |time| time.as_secs_f64());
-        return system::family(pid).iter().map(time).sum(); // a system without `/proc`
+        let time = |pid: &u32| tidegate_os::process::cpu_time(*pid).map_or(0.0, |time| time.as_secs_f64());
+        return tidegate_os::process::family(pid).iter().map(time).sum(); // a system without `/proc`
     }
     known.iter().map(of).sum()
 }

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use tidegate::system::{is_there, pin_to_cpus};
+use tidegate::system::pin_to_cpus;
+use tidegate_os::process::is_there;
 
 use crate::Bench;
 use crate::process::{self, start_thread};

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::system;
-
 use crate::plan::Amount;
 use crate::procs::{Sample, Share, sample};
 use crate::run_state::RunState;
@@ -84,6 +82,6 @@ impl Measurement {
 
 /// CPU time of this process in user mode and in the kernel, in seconds; zero if unknown.
 pub(crate) fn processor_time_s() -> (f64, f64) {
-    let (user, kernel) = system::own_cpu_times().unwrap_or_default();
+    let (user, kernel) = tidegate_os::process::own_cpu_times().unwrap_or_default();
     (user.as_secs_f64(), kernel.as_secs_f64())
 }

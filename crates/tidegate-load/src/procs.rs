@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tidegate::system;
 
 /// Processes with more threads are not sampled: it would take too long.
 const MOST: usize = 512;
@@ -34,7 +33,7 @@ pub(crate) struct Sample(HashMap<String, (u64, u64)>);
 /// Samples a process and its children; `None` is this process alone. Empty if unknown.
 pub(crate) fn sample(pid: Option<u32>) -> Sample {
     let mut times = HashMap::new();
-    if system::proc_folder(std::process::id()).is_none() {
+    if tidegate_os::process::proc_folder(std::process::id()).is_none() {
         return Sample::default();
     }
     let mut processes = vec![pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string())];

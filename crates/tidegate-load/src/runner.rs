@@ -52,7 +52,7 @@ pub fn run_until(
     plan.check()?;
     let model = plan.model.unwrap_or_else(|| Model::best().model);
     check_descriptors(plan, model)?;
-    if let Some(pid) = plan.server_pid.filter(|&pid| !system::is_there(pid)) {
+    if let Some(pid) = plan.server_pid.filter(|&pid| !tidegate_os::process::is_there(pid)) {
         let why = format!(
             "--server-pid {pid}: no such process; leave it out if the server runs on another machine"
         );

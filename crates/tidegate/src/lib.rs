@@ -44,6 +44,13 @@
 //! | [`proto`] | the sans-I/O state machines underneath |
 //! | [`stats`] | the counters every engine fills |
 //! | [`testing`] | sessions without sockets, for tests of services |
+//!
+//! # Compatible versions
+//!
+//! What may grow is `non_exhaustive` and has constructors or setters: limits, reasons, counters, what a session answers.
+//! The arrays `ALL` get longer with what they list. [`proto`], what [`policy`] and [`stats`] offer to engines
+//! ([`Counters`](stats::Counters) and the functions beside the limits), and the layout of shared memory under
+//! [`fastpath`] are public for tests, fuzzing and the other crates of this project: a minor version may change them.
 #![forbid(unsafe_code)]
 
 pub mod client;
@@ -77,18 +84,14 @@ pub use tidegate_os::file::FileRange;
 /// System facilities for applications besides sockets: limits, processors, inherited sockets.
 pub mod system {
     pub use tidegate_os::process::{
-        End, ProcessUsage, allowed_cpus, ask_to_end, clock_ticks_per_s, cpu_time, descriptor_limit,
-        end_group, exact_sleeps, family, ignores_hangup, in_own_group, is_there, locked_memory_limit,
-        memory_bytes, open_to_all, own_cpu_times, page_bytes, pin_to_cpus, proc_folder,
-        raise_descriptor_limit, start_in_group, system_name, usage,
+        allowed_cpus, descriptor_limit, exact_sleeps, locked_memory_limit, memory_bytes, pin_to_cpus,
+        raise_descriptor_limit,
     };
-    pub use tidegate_os::socket::{is_out_of_buffers, local_endpoint};
+    pub use tidegate_os::socket::local_endpoint;
     /// Directories that no path can escape from, and reads of cached file data that do not block.
     pub mod file {
         pub use tidegate_os::file::Listed;
-        pub use tidegate_os::folder::{
-            Folder, forget_cached, identity, is_exhausted, read_cached, write_back,
-        };
+        pub use tidegate_os::folder::{Folder, identity, is_exhausted, read_cached};
         pub use tidegate_os::socket::Blocking;
     }
     pub use tidegate_os::extension::{Extension, found as extensions};

@@ -22,13 +22,16 @@ macro_rules! counters {
         }
 
         /// The sum of the counters of all I/O threads at one moment.
+        ///
+        /// A test makes one of the default: `let mut stats = Stats::default(); stats.accepted = 3;`.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
             /// Largest number of events or completions of one wake-up of any I/O thread.
             pub largest_batch: u64,
-            /// Connections that ended, by [`CloseReason`].
-            pub closed: [u64; CloseReason::ALL.len()],
+            /// Connections that ended, by [`CloseReason`]. Not public: its length is the number of reasons.
+            pub(crate) closed: [u64; CloseReason::ALL.len()],
         }
 
         impl Counters {
@@ -129,6 +132,18 @@ impl Stats {
     #[must_use]
     pub fn closed_by(&self, why: CloseReason) -> u64 {
         self.closed[why as usize]
+    }
+
+    /// Connections that ended, for each reason.
+    pub fn closed(&self) -> impl Iterator<Item = (CloseReason, u64)> + '_ {
+        CloseReason::ALL.into_iter().zip(self.closed)
+    }
+
+    /// Sets how many connections ended for a reason: for tests of what reads counters.
+    #[must_use]
+    pub fn with_closed(mut self, why: CloseReason, connections: u64) -> Self {
+        self.closed[why as usize] = connections;
+        self
     }
 
     /// Connections that ended.

@@ -9,6 +9,7 @@ use tidegate_os::endpoint::Endpoint;
 
 /// How a connection goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Flow {
     /// Continue.
     #[default]
@@ -27,7 +28,10 @@ pub enum Flow {
 }
 
 /// How much of the input [`Session::on_bytes`](crate::Session::on_bytes) used, and how the connection goes on.
+///
+/// Made by [`all`](Self::all) or [`bytes`](Self::bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Consumed {
     /// Bytes used, from the front of the input.
     pub bytes: usize,
@@ -54,6 +58,12 @@ impl Consumed {
     #[must_use]
     pub fn then(self, flow: Flow) -> Self {
         Self { flow, ..self }
+    }
+
+    /// The same and this many bytes more: for a layer that took a header in front of what its session was shown.
+    #[must_use]
+    pub fn plus(self, bytes: usize) -> Self {
+        Self { bytes: self.bytes.saturating_add(bytes), ..self }
     }
 
     /// The same, and if the session consumed some of the input and not all, it is called again immediately with the
@@ -154,6 +164,7 @@ pub struct TlsPeer {
 
 /// Which end made a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Origin {
     /// The peer did; this end accepted it.
     Accepted,
@@ -214,6 +225,7 @@ impl<T: Into<Endpoint>> From<T> for Dial {
 }
 /// What a session is in the middle of; see [`Outbox::set_activity`](crate::Outbox::set_activity).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Activity {
     /// Nothing: between two messages.
     #[default]
@@ -231,8 +243,16 @@ pub enum Activity {
 }
 
 /// The service refuses this connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal;
+///
+/// The name is also that of its value: `Err(Refusal)`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusal {}
+
+/// The service refuses this connection, and says no more about it.
+// A constant and not a unit struct: fields that the struct may get some day break nobody who writes `Err(Refusal)`.
+#[allow(non_upper_case_globals, reason = "it is written like the unit struct in whose place it is")]
+pub const Refusal: Refusal = Refusal {};
 
 /// Why a connection ended. Every one is counted in [`Stats`](crate::Stats).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

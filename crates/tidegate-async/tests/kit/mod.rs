@@ -17,14 +17,20 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn policy(model: Model) -> Policy {
     // One thread, so that connections meet on it; models that have threads for connections choose for themselves.
-    let fixed = matches!(model, Model::Select | Model::Poll | Model::Epoll | Model::Uring | Model::Tokio);
+    let fixed = !matches!(model, Model::Blocking | Model::Pool);
     let threads = if fixed { NonZeroUsize::new(1) } else { None };
     Policy::default().threads(threads)
 }
 
+/// Runs a case on every model that works here, or on those that `TIDEGATE_MODELS` names (`iocp,select`).
 pub fn on_every_model(case: impl Fn(Model)) {
-    let models = Model::available();
+    let mut models = Model::available();
     assert!(models.len() >= 4, "too few models work here: {models:?}");
+    if let Ok(names) = std::env::var("TIDEGATE_MODELS") {
+        let asked: Vec<Model> = names.split(',').map(|name| name.parse().unwrap()).collect();
+        models.retain(|model| asked.contains(model));
+        assert_eq!(models.len(), asked.len(), "of {names} only {models:?} work here");
+    }
     for model in models {
         eprintln!("on {model}");
         case(model);

@@ -43,6 +43,9 @@ pub struct HttpLimitArgs {
     /// Time limit of an incomplete request, or none; then the response is 408 [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     request_timeout: Option<Optional>,
+    /// Refused, with what to use instead.
+    #[arg(long, hide = true)]
+    http2: bool,
 }
 
 impl HttpArgs {
@@ -63,6 +66,12 @@ pub fn policy(limits: &Limits) -> Policy {
 
 impl HttpLimitArgs {
     pub fn limits(&self, policy: &Policy) -> Result<HttpLimits, Failure> {
+        if self.http2 {
+            return Err(usage(anyhow::anyhow!(
+                "--http2: this server speaks HTTP/1.1 only; leave the option out and let a proxy in front speak HTTP/2, \
+                 or serve it with hyper or axum on tidegate-async, as examples/apps/src/bin/axum.rs does"
+            )));
+        }
         let default = HttpLimits::default();
         let limits = HttpLimits {
             // A default yields to a given value; two given limits may contradict.

@@ -253,7 +253,7 @@ fn the_answer_comes_first() {
         name.rsplit('-')
             .next()
             .and_then(|pid| pid.parse().ok())
-            .is_some_and(|pid| !tidegate::system::is_there(pid))
+            .is_some_and(|pid| !tidegate_os::process::is_there(pid))
     };
     assert!(!left.iter().any(of_dead), "{left:?}");
 }

@@ -174,7 +174,8 @@ impl Echoing {
         let mut command = Command::new(me);
         command.args(rest).env(ROLE, "echo").stdout(Stdio::piped());
         if let Some(group) = group {
-            tidegate::system::start_in_group(&mut command, group.processes().expect("may")).expect("a group");
+            tidegate_os::process::start_in_group(&mut command, group.processes().expect("may"))
+                .expect("a group");
         }
         let mut child = command.spawn().expect("start");
         let port = line(&mut child, "port ").parse().expect("a port");
@@ -231,7 +232,7 @@ fn it_may_be_killed_while_connections_are_in_the_map() {
     let [me, rest @ ..] = role();
     let mut caller = Command::new(me);
     caller.args(rest).env(ROLE, format!("call 127.0.0.1:{}", server.port));
-    tidegate::system::start_in_group(&mut caller, group.processes().expect("may")).expect("a group");
+    tidegate_os::process::start_in_group(&mut caller, group.processes().expect("may")).expect("a group");
     let mut caller = caller.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start");
     let before = line(&mut caller, "before ");
     map.kill().expect("kill");
@@ -253,18 +254,18 @@ fn what_began_by_tcp_is_not_overtaken() {
     line(&mut map, "fast path on ");
     let mut server = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     server.args(["serve", "echo", "--listen", "127.0.0.1:0", "--defer-accept", "1s"]);
-    tidegate::system::start_in_group(&mut server, group.processes().expect("may")).expect("a group");
+    tidegate_os::process::start_in_group(&mut server, group.processes().expect("may")).expect("a group");
     let mut server = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("start");
     let addr = line(&mut server, "listening on tcp://");
     for _ in 0..50 {
         let [me, rest @ ..] = role();
         let mut caller = Command::new(me);
         caller.args(rest).env(ROLE, format!("hasty {addr}"));
-        tidegate::system::start_in_group(&mut caller, group.processes().expect("may")).expect("a group");
+        tidegate_os::process::start_in_group(&mut caller, group.processes().expect("may")).expect("a group");
         let output = caller.output().expect("start");
         assert!(text(&output).contains("back onetwosix"), "{}", text(&output));
     }
-    tidegate::system::ask_to_end(map.id()).expect("signal");
+    tidegate_os::process::ask_to_end(map.id()).expect("signal");
     let output = map.wait_with_output().expect("wait");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(text(&output).contains("messages by sockmap"), "{}", text(&output));
@@ -286,7 +287,7 @@ fn what_the_command_comes_to_is_what_this_comes_to() {
     {
         std::thread::yield_now();
     }
-    tidegate::system::ask_to_end(asked.id()).expect("signal");
+    tidegate_os::process::ask_to_end(asked.id()).expect("signal");
     assert_eq!(asked.wait().expect("wait").code(), Some(143), "the signal is passed on");
 }
 

@@ -23,7 +23,7 @@ fn cpu_s(server: &Server) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid())).unwrap();
     let fields = stat.rsplit(')').next().unwrap().split_whitespace();
     let ticks: u64 = fields.skip(11).take(2).map(|f| f.parse::<u64>().unwrap()).sum();
-    ticks as f64 / tidegate::system::clock_ticks_per_s() as f64
+    ticks as f64 / tidegate_os::process::clock_ticks_per_s() as f64
 }
 
 fn rest_for(time: std::time::Duration) {

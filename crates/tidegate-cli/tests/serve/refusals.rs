@@ -72,6 +72,14 @@ fn a_page_that_cannot_be_served() {
 }
 
 #[test]
+fn http2_is_refused_with_what_to_use_instead() {
+    for service in [&["http"][..], &["files", "."]] {
+        let outcome = serve(&[service, &["--http2"]].concat());
+        refused(&outcome, 2, &["--http2", "HTTP/1.1 only", "a proxy in front", "tidegate-async"]);
+    }
+}
+
+#[test]
 fn limits_that_contradict_each_other() {
     let marks = serve(&["http", "--outbox-low", "64k", "--outbox-high", "16KiB"]);
     refused(&marks, 2, &["--outbox-low (64KiB)", "--outbox-high (16KiB)", "must lie below"]);

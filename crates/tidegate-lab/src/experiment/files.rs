@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tidegate::{Model, system};
+use tidegate::Model;
 use tidegate_load::Report;
 
 use super::round::{Figures, Round};
@@ -274,7 +274,7 @@ impl Files {
         let lines = (0..count).map(|number| format!("/{}\n", name(number)));
         std::fs::write(&paths, lines.collect::<String>())?;
         let files = Self { folder, count, paths, _beside: beside };
-        match system::file::write_back(&File::open(files.folder.path())?) {
+        match tidegate_os::folder::write_back(&File::open(files.folder.path())?) {
             Err(e) if e.kind() == io::ErrorKind::Unsupported => {}
             written => written?,
         }
@@ -287,7 +287,7 @@ impl Files {
 
     /// Leaves them on the disk only.
     fn forget(&self) -> io::Result<()> {
-        self.each(|path| system::file::forget_cached(&File::open(path)?))
+        self.each(|path| tidegate_os::folder::forget_cached(&File::open(path)?))
     }
 
     /// Brings them into the page cache.

@@ -104,7 +104,7 @@ impl ChatPlan {
         if self.deaf() > 0 && self.targets.iter().any(|target| target.endpoint.addr().is_none()) {
             return wrong("--stop-reading needs a target with an address, not a Unix socket");
         }
-        if self.server_pid.is_some_and(|pid| system::cpu_time(pid).is_err()) {
+        if self.server_pid.is_some_and(|pid| tidegate_os::process::cpu_time(pid).is_err()) {
             return wrong(
                 "--server-pid: no such process; leave it out if the server runs on another machine",
             );

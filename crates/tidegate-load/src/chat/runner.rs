@@ -85,7 +85,7 @@ impl<F: FnMut(Phase<'_>)> ChatRun<'_, F> {
     }
 
     fn speak(&mut self, report: &mut ChatReport) {
-        let cpu = |pid: Option<u32>| pid.and_then(|pid| system::cpu_time(pid).ok());
+        let cpu = |pid: Option<u32>| pid.and_then(|pid| tidegate_os::process::cpu_time(pid).ok());
         let pids = (Some(std::process::id()), self.plan.server_pid);
         let before = (cpu(pids.0), cpu(pids.1));
         let start = Instant::now();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use tidegate::DatagramClient;
-use tidegate::system::is_out_of_buffers;
+use tidegate_os::socket::is_out_of_buffers;
 
 use super::message::{Block, Head};
 use super::tracker::{Seen, Tracker};

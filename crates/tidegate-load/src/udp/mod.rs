@@ -90,7 +90,7 @@ impl UdpPlan {
         if self.rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
             return wrong("--rate must be a number of messages a second over 0".into());
         }
-        if self.server_pid.is_some_and(|pid| !tidegate::system::is_there(pid)) {
+        if self.server_pid.is_some_and(|pid| !tidegate_os::process::is_there(pid)) {
             return wrong(
                 "--server-pid: no such process; leave it out if the server runs on another machine".into(),
             );

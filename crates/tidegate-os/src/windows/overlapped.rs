@@ -144,6 +144,22 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// One that nobody has begun.
+    fn unused() -> Self {
+        Self {
+            // SAFETY: integers and handles: all zeroes are a value.
+            overlapped: unsafe { std::mem::zeroed() },
+            place: 0,
+            home: std::ptr::null_mut(),
+            event: None,
+            key: 0,
+            socket: None,
+            is_followed: false,
+            polls: false,
+            held: OperationData::Nothing,
+        }
+    }
+
     /// Whether the kernel has finished with it.
     pub(super) fn has_ended(&self) -> bool {
         // SAFETY: the kernel writes this field once, last; a volatile read sees either value.

@@ -20,12 +20,22 @@ use super::winsock::{handle, last_error};
 /// Most bytes of one operation: they are copied, because the caller's may go while the operation is under way.
 const MOST_BYTES: usize = 64 * 1024;
 
+/// Most bytes of a buffer that is kept for the next operation: a quiet connection holds no more.
+const KEPT_BYTES: usize = 4096;
+
 /// One send at a time, with a time limit.
 #[derive(Debug)]
 pub(super) struct TimedSend {
     limit: Duration,
     event: Event,
-    operation: Mutex<Option<Box<TimedOperation>>>,
+    place: Mutex<Place>,
+}
+
+/// The operation, which stays for the next send, so that none but the first allocates.
+#[derive(Debug, Default)]
+struct Place {
+    operation: Option<Box<TimedOperation>>,
+    under_way: bool,
 }
 
 /// What the kernel may touch until the operation has come back. It does not move: it is boxed.
@@ -45,30 +55,32 @@ unsafe impl Send for TimedOperation {}
 
 impl TimedSend {
     pub(super) fn new(limit: Duration) -> io::Result<Self> {
-        Ok(Self { limit, event: Event::new()?, operation: Mutex::new(None) })
+        Ok(Self { limit, event: Event::new()?, place: Mutex::default() })
     }
 
     /// Sends, or waits for the send of the same bytes that an earlier call has begun on the same socket.
     pub(super) fn send(&self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-        let mut place = self.operation.lock().unwrap_or_else(PoisonError::into_inner);
-        if place.is_none() {
-            *place = Some(self.begin(socket, bytes)?);
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        if !place.under_way {
+            self.begin(place.operation.get_or_insert_with(TimedOperation::unused), socket, bytes)?;
+            place.under_way = true;
         }
         if !self.event.wait(Some(self.limit)) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        match place.take() {
-            Some(operation) => outcome(socket, &operation),
-            None => Ok(0),
-        }
+        place.under_way = false;
+        let Some(operation) = &mut place.operation else { return Ok(0) };
+        let sent = outcome(socket, operation);
+        operation.bytes.clear();
+        operation.bytes.shrink_to(KEPT_BYTES);
+        sent
     }
 
-    fn begin(&self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Box<TimedOperation>> {
-        let bytes = bytes[..bytes.len().min(MOST_BYTES)].to_vec();
-        // SAFETY: integers and handles: all zeroes are a value.
-        let mut overlapped: OVERLAPPED = unsafe { std::mem::zeroed() };
-        overlapped.hEvent = self.event.handle();
-        let mut operation = Box::new(TimedOperation { overlapped, bytes });
+    fn begin(&self, operation: &mut TimedOperation, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+        operation.bytes.clear();
+        operation.bytes.extend_from_slice(&bytes[..bytes.len().min(MOST_BYTES)]);
+        operation.overlapped = no_overlapped();
+        operation.overlapped.hEvent = self.event.handle();
         let buffer = WSABUF { len: operation.bytes.len() as u32, buf: operation.bytes.as_mut_ptr() };
         // SAFETY: `buffer` is copied by the call. The OVERLAPPED and the bytes lie on the heap until the operation has
         // come back: `send` keeps it until the event says so, and `drop` waits for that.
@@ -84,12 +96,23 @@ impl TimedSend {
             )
         };
         match sent {
-            0 => Ok(operation), // the event is set all the same
+            0 => Ok(()), // the event is set all the same
             _ => match last_error() {
-                e if e.raw_os_error() == Some(ERROR_IO_PENDING as i32) => Ok(operation),
+                e if e.raw_os_error() == Some(ERROR_IO_PENDING as i32) => Ok(()),
                 e => Err(e),
             },
         }
+    }
+}
+
+fn no_overlapped() -> OVERLAPPED {
+    // SAFETY: integers and handles: all zeroes are a value.
+    unsafe { std::mem::zeroed() }
+}
+
+impl TimedOperation {
+    fn unused() -> Box<Self> {
+        Box::new(Self { overlapped: no_overlapped(), bytes: Vec::new() })
     }
 }
 
@@ -112,11 +135,11 @@ fn outcome(socket: BorrowedFd<'_>, operation: &TimedOperation) -> io::Result<usi
 
 impl Drop for TimedSend {
     fn drop(&mut self) {
-        let place = self.operation.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(operation) = place.take() {
-            // Its socket was closed just before (fields are dropped in order), which cancels what is under way.
+        let place = self.place.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if place.under_way {
+            // Its socket was closed just before (fields are dropped in order), which cancels what is under way. The
+            // memory goes after this, with the field.
             self.event.wait(None);
-            drop(operation);
         }
     }
 }

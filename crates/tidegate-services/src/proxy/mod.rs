@@ -150,7 +150,7 @@ impl Service for Proxy {
     fn open(&self, peer: &Peer) -> Result<ProxySession, Refusal> {
         match peer.origin {
             Origin::Accepted => Ok(ProxySession::new(self.0.clone(), peer)),
-            Origin::Dialled { .. } => Err(Refusal), // it is dialled by sessions, which bring their own
+            _ => Err(Refusal), // it is dialled by sessions, which bring their own
         }
     }
 

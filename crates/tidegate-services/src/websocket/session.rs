@@ -137,8 +137,7 @@ impl<S: MessageService> WebSocketSession<S> {
         if flow != Flow::Continue {
             return Consumed::all(input).then(flow);
         }
-        let then = self.on_frames(input.get(head..).unwrap_or_default(), out);
-        Consumed { bytes: head + then.bytes, ..then }
+        self.on_frames(input.get(head..).unwrap_or_default(), out).plus(head)
     }
 
     /// Handles complete frames while the outbox has room for the responses, and the session accepts more.

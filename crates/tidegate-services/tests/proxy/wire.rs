@@ -67,6 +67,7 @@ pub fn peer(origin: Origin) -> Peer {
     let peer = match origin {
         Origin::Accepted => Peer::accepted(),
         Origin::Dialled { tag } => Peer::dialled(tag),
+        other => panic!("no peer here is {other:?}"),
     };
     peer.with_addr(SOCKET.parse().ok()).with_thread(3)
 }

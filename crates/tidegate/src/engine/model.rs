@@ -23,6 +23,7 @@ impl Availability {
 
 /// The outcome of choosing the best available model.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Choice {
     /// The model.
     pub model: Model,

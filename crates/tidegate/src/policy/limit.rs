@@ -69,6 +69,7 @@ impl<P: 'static> Limit<P> {
 
 /// The effect of a limit on a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Effect {
     /// Enforced.
     Kept,
@@ -80,6 +81,7 @@ pub enum Effect {
 
 /// What a value may be. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Range {
     /// Any value of its type.
     Any,
@@ -99,6 +101,7 @@ pub(super) const TIME_OR_ZERO: Range = Range::Within(0, super::LONGEST.as_nanos(
 
 /// Whether a limit may change while a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Change {
     /// It may change.
     Live,
@@ -110,6 +113,7 @@ pub enum Change {
 
 /// The relation of a limit to another one, if both are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Relation {
     /// The required relation.
     pub holds: Holds,
@@ -121,6 +125,7 @@ pub struct Relation {
 
 /// A relation between two limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Holds {
     /// Less than the other.
     Below,
@@ -332,6 +337,7 @@ fn is_set<P: Limited>(limit: &Limit<P>, policy: &P) -> bool {
 
 /// A limit that a policy sets and that has no effect on a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Idle {
     /// The limit.
     pub name: &'static str,

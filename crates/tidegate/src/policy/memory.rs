@@ -4,6 +4,7 @@ use super::Policy;
 
 /// How a model uses memory; filled in by engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Footprint {
     /// I/O threads.
     pub threads: usize,
@@ -50,6 +51,7 @@ impl Footprint {
 /// Kernel memory is counted separately ([`kernel`](Self::kernel)). Not counted is what the application keeps: its own
 /// state, shared bytes, mail and jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryBound {
     /// For each connection.
     pub each_connection: u64,

@@ -10,6 +10,7 @@ use super::{DatagramPath, FastPath, LONGEST, MinRate, PostedAccepts, ReceiveStyl
 
 /// The type of a limit's value, and its syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unit {
     /// A number: `100`, `10k`, `1M`.
     Count,

@@ -14,6 +14,7 @@ macro_rules! datagram_counters {
 
         /// The sum of the counters of all I/O threads at one moment.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
         pub struct DatagramStats {
             $($(#[$doc])* pub $name: u64,)*
         }

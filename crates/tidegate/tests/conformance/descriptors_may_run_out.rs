@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tidegate::policy::accept::{ACCEPTS_NEAR_LIMIT, EXHAUSTION_PAUSE};
-use tidegate::{Model, Policy, Stats, system};
+use tidegate::{Model, Policy, Stats};
 
 use crate::harness;
 use crate::kit::{self, Echo};
@@ -180,5 +180,5 @@ fn cpu_ms(mut stat: &File) -> u64 {
     stat.read_to_string(&mut text).expect("read");
     let fields = text.rsplit_once(')').expect("a name").1.split_whitespace();
     let ticks: u64 = fields.skip(11).take(2).map(|n| n.parse::<u64>().expect("a number")).sum();
-    ticks * 1000 / system::clock_ticks_per_s()
+    ticks * 1000 / tidegate_os::process::clock_ticks_per_s()
 }

@@ -41,7 +41,7 @@ pub fn flag_of_the_first() -> anyhow::Result<Arc<AtomicBool>> {
 /// The signals that end a command other than a server. Under `nohup` SIGHUP stays ignored.
 fn ending() -> Vec<i32> {
     let mut signals = vec![SIGTERM, SIGINT];
-    if !tidegate::system::ignores_hangup() {
+    if !tidegate_os::process::ignores_hangup() {
         signals.push(SIGHUP);
     }
     signals

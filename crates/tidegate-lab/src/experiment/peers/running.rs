@@ -97,13 +97,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.group.end(system::End::Ask);
+        self.group.end(tidegate_os::process::End::Ask);
         let deadline = Instant::now() + END;
         while self.is_alive() && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }
         // Its workers too, if it left any. It has not been waited for, so the group's id is still its own.
-        self.group.end(system::End::Kill);
+        self.group.end(tidegate_os::process::End::Kill);
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.dir); // what is left is small, and in a folder for such things
     }
@@ -137,7 +137,7 @@ fn furnish(peer: &Peer, places: &Places) -> std::io::Result<()> {
         std::fs::write(path, places.fill(text))?;
     }
     // A server started by root may give its workers to a user who has to read the page.
-    system::open_to_all(&places.dir)
+    tidegate_os::process::open_to_all(&places.dir)
 }
 
 /// Ports below those that systems give to connections and to listeners without a port of their own (from 32,768 on

@@ -15,11 +15,16 @@ use super::queue::Queue;
 use super::{Done, Notify, OperationData, Outcome, Overlapped, Payload};
 use crate::transmit::{Begun, Transmission};
 
+/// Lists that are kept for other sockets, at most.
+const SPARE: usize = 64;
+
 /// The sends of a queue, by socket.
 #[derive(Default)]
 pub(super) struct Sends {
     /// The places of those that are in flight, in the order in which they were posted.
     in_flight: HashMap<RawFd, Vec<usize>>,
+    /// Lists of sockets that have none in flight any more, for others.
+    spare: Vec<Vec<usize>>,
     /// How many were not taken, and are not reported yet.
     refused: HashMap<RawFd, usize>,
 }
@@ -43,9 +48,18 @@ impl Sends {
     pub(super) fn came_back(&mut self, socket: RawFd, place: usize) {
         let Some(places) = self.in_flight.get_mut(&socket) else { return };
         places.retain(|&other| other != place);
-        if places.is_empty() {
-            self.in_flight.remove(&socket);
+        if places.is_empty()
+            && let Some(list) = self.in_flight.remove(&socket)
+            && self.spare.len() < SPARE
+        {
+            self.spare.push(list);
         }
+    }
+
+    /// One is in flight, behind the others of its socket.
+    fn went(&mut self, socket: RawFd, place: usize) {
+        let list = self.in_flight.entry(socket);
+        list.or_insert_with(|| self.spare.pop().unwrap_or_default()).push(place);
     }
 
     /// One that was not taken is reported.
@@ -105,7 +119,7 @@ impl<N: Notify> Queue<N> {
         });
         match submitted {
             Ok(place) => {
-                self.sends.in_flight.entry(fd).or_default().push(place);
+                self.sends.went(fd, place);
                 if let Some(before) = before.and_then(|place| self.table.operations.get_mut(place)) {
                     before.is_followed = true;
                 }

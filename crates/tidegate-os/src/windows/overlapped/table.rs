@@ -12,17 +12,24 @@ use super::super::descriptor::RawFd;
 use super::seal::OfQueue;
 use super::{Notify, Operation, OperationData};
 
+/// Memory of operations that have come back which is kept, at most.
+const SPARE: usize = 64;
+
 /// The operations of one queue.
 pub(super) struct Table<N: Notify> {
     pub(super) notify: N,
     pub(super) operations: Slab<Box<Operation>>,
     pub(super) ended: VecDeque<usize>,
+    /// For operations to come, so that they allocate nothing.
+    #[expect(clippy::vec_box, reason = "what the kernel may touch must not move")]
+    spare: Vec<Box<Operation>>,
 }
 
 impl<N: Notify> Table<N> {
     /// An empty one, whose completions `notify` reports.
     pub(super) fn new(notify: N) -> Self {
-        Self { notify, operations: Slab::new(), ended: VecDeque::new() }
+        let spare = Vec::with_capacity(SPARE);
+        Self { notify, operations: Slab::new(), ended: VecDeque::new(), spare }
     }
 
     /// Puts an operation into the table and its address into the kernel's hands by `call`, which returns whether it was
@@ -35,28 +42,16 @@ impl<N: Notify> Table<N> {
     ) -> Result<usize, (OperationData, io::Error)> {
         let vacant = self.operations.vacant_entry();
         let place = vacant.key();
-        // SAFETY: integers and handles: all zeroes are a value.
-        let overlapped = unsafe { std::mem::zeroed() };
-        let home = std::ptr::null_mut();
-        let operation = vacant.insert(Box::new(Operation {
-            overlapped,
-            place,
-            home,
-            event: None,
-            key,
-            socket: Some(socket),
-            is_followed: false,
-            polls: false,
-            held,
-        }));
+        let mut boxed = self.spare.pop().unwrap_or_else(|| Box::new(Operation::unused()));
+        *boxed = Operation { place, key, socket: Some(socket), held, ..Operation::unused() };
+        let operation = vacant.insert(boxed);
         self.notify.prepare(operation);
         match call(operation) {
             Ok(()) => Ok(place),
             Err(e) if e.raw_os_error() == Some(ERROR_IO_PENDING as i32) => Ok(place),
             Err(e) => {
                 let operation = self.operations.remove(place);
-                self.notify.finished(&operation);
-                Err((operation.held, e))
+                Err((self.empty(operation).held, e))
             }
         }
     }
@@ -73,8 +68,17 @@ impl<N: Notify> Table<N> {
     /// Takes an operation that has ended out of its place.
     pub(super) fn take(&mut self, place: usize) -> Option<Operation> {
         let operation = self.operations.try_remove(place)?;
+        Some(self.empty(operation))
+    }
+
+    /// Takes an operation that the kernel does not have out of its memory, and keeps that.
+    fn empty(&mut self, mut operation: Box<Operation>) -> Operation {
         self.notify.finished(&operation);
-        Some(*operation)
+        let taken = std::mem::replace(&mut *operation, Operation::unused());
+        if self.spare.len() < SPARE {
+            self.spare.push(operation);
+        }
+        taken
     }
 }
 

@@ -192,7 +192,7 @@ impl<S: Service> Service for ProxyProtocol<S> {
     fn open(&self, peer: &Peer) -> Result<ProxyHeaderSession<S>, Refusal> {
         match peer.origin {
             Origin::Accepted => Ok(ProxyHeaderSession::waiting(self.0.clone(), peer.clone())),
-            Origin::Dialled { .. } => self.0.service.open(peer).map(ProxyHeaderSession::opened),
+            _ => self.0.service.open(peer).map(ProxyHeaderSession::opened),
         }
     }
 

@@ -89,7 +89,7 @@ impl<S: Service> ProxyHeaderSession<S> {
         let looks = goes_on(flow) && !rest.is_empty() && !out.holds_input();
         let used = if looks { session.on_bytes(rest, out) } else { Consumed::bytes(0) };
         self.0 = ProxyHeaderState::Open(session);
-        Consumed { bytes: header + used.bytes, flow: then(flow, used.flow), ..used }
+        used.plus(header).then(then(flow, used.flow))
     }
 }
 

@@ -106,6 +106,7 @@ impl SockmapError {
 
 /// Messages sent by sockets in the map, counted over the directions that are still in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Carried {
     /// From socket to socket.
     pub by_map: u64,
