@@ -8,18 +8,17 @@ use super::table::{WINDOWS, limits};
 use crate::model::Model::{self, Blocking, Epoll, Poll, Pool, Select, Tokio, Uring};
 
 const NO_RINGS: Effect = Refused(
-    "choose epoll, poll, select or pool: the kernel reports no readiness or completion for shared memory, so the loop \
-     itself must poll it",
+    "choose another model: a thread of this one sleeps in the system call that receives, and shared memory has none",
 );
 
 /// The effect of the fast path per model on Linux; on Windows, where it is a socket option, every model supports it.
 pub(super) const FAST_PATH: &[(&[Model], Effect)] =
-    &[(&[Select, Poll, Epoll, Uring, Pool], Kept), (&[Blocking, Tokio], NO_RINGS), (WINDOWS, Kept)];
+    &[(&[Select, Poll, Epoll, Uring, Pool, Tokio], Kept), (&[Blocking], NO_RINGS), (WINDOWS, Kept)];
 
 /// The same for the limits of shared memory.
 const ON_RINGS: &[(&[Model], Effect)] = &[
-    (&[Select, Poll, Epoll, Uring, Pool], Kept),
-    (&[Blocking, Tokio], NO_RINGS),
+    (&[Select, Poll, Epoll, Uring, Pool, Tokio], Kept),
+    (&[Blocking], NO_RINGS),
     (WINDOWS, NoEffect("the fast path of Windows uses no shared memory")),
 ];
 
@@ -51,8 +50,8 @@ pub struct FastPath, as "fast_path." of Policy, at |policy| policy.fast_path.as_
         range: Any,
         change: Fixed,
         on: &[
-            (&[Select, Poll, Epoll, Uring, Pool], Kept),
-            (&[Blocking, Tokio], NO_RINGS),
+            (&[Select, Poll, Epoll, Uring, Pool, Tokio], Kept),
+            (&[Blocking], NO_RINGS),
             (WINDOWS, Refused("TCP between two users of one host needs no permission on Windows: leave it out")),
         ],
         default_note: Some("nobody"),

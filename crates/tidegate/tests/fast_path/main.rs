@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         both_ends_are_sessions::trials(),
         a_peer_without_the_option_sees_tcp::trials(),
     ];
-    let without = harness::left_out("models_without_the_fast_path", "blocking and tokio have none");
+    let without = harness::left_out("models_without_the_fast_path", "blocking has none");
     harness::run(conformance::trials().into_iter().chain(own.into_iter().flatten()).chain([without]))
 }
 

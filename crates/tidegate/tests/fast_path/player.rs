@@ -18,7 +18,7 @@ use tidegate_os::abstract_socket;
 use crate::conformance::kit::{self, Tape, Witness};
 
 /// Models that have the fast path.
-pub const MODELS: [Model; 5] = kit::FAST;
+pub const MODELS: [Model; 6] = kit::FAST;
 
 /// One I/O thread, unless threads belong to connections, and the fast path with small rings.
 pub fn policy(model: Model, wait: Wait) -> Policy {
@@ -29,7 +29,7 @@ pub fn policy(model: Model, wait: Wait) -> Policy {
 
 /// Whether the model can wait like that.
 pub fn waits(model: Model, wait: Wait) -> bool {
-    wait == Wait::Block || model != Model::Pool
+    wait == Wait::Block || !matches!(model, Model::Pool | Model::Tokio)
 }
 
 const ALONE: &str = "TIDEGATE_FAST_PATH_ALONE";

@@ -34,7 +34,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate_os::descriptor::OwnedFd;
 use tidegate_os::ring::{
@@ -496,6 +496,13 @@ impl CompletionDriver for Uring {
         self.ring.submit()?;
         std::thread::sleep(pause);
         self.ring.enter(timeout.map(|timeout| timeout.saturating_sub(pause)))
+    }
+
+    #[inline]
+    fn now(&self) -> Instant {
+        let now = Instant::now();
+        self.sharing.note_time(now);
+        now
     }
 
     fn next(&mut self) -> Option<Completion<Self>> {

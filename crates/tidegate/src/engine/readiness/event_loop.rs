@@ -113,7 +113,7 @@ impl<P: Poller> ReadinessLoop<P> {
         let rest = self.loop_state.rest(busy, || self.poller.now());
         let (now, table) = (self.loop_state.now, &mut self.table);
         let look = |&token: &Token, how| Some(table.get_mut(token)?.look(how));
-        let waited = match self.rings.before(rest, busy, || now, look) {
+        let waited = match self.rings.before(rest, busy, now, look) {
             WaitMode::Skip => Ok(()),
             WaitMode::Wait(limit) => {
                 let limit = self.pause(limit);

@@ -1,4 +1,4 @@
-//! Unix sockets as the library has them.
+//! Unix sockets and shared memory as the library has them.
 
 use std::io;
 use std::task::{Context as TaskContext, Poll};
@@ -10,6 +10,10 @@ use tidegate_os::socket::{Blocking, Listener, Stream};
 
 use crate::engine::tokio::{AcceptResult, AsyncListener, Socket};
 use crate::service::Dial;
+
+mod shared;
+
+pub(in crate::engine) use shared::{answered, claim, over};
 
 pub(in crate::engine) type LocalListener = UnixListener;
 

@@ -46,7 +46,7 @@ use super::worker::queue_writer::{Write, write_next};
 use super::worker::registry::{AcceptStep, Caller, ConnectionRegistry, RegistrySlot};
 use super::worker::threads::{self, STACK_BYTES};
 use super::{Availability, Engine, EngineConfig, EngineHandle, Model};
-use crate::fastpath::Transports;
+use crate::fastpath::{self, Begun, Outcome, Rendezvous, Transports};
 use crate::policy::accept::Admission;
 use crate::policy::sends::MAIL_QUANTUM;
 use crate::proto::dial::DialRequest;
@@ -178,10 +178,24 @@ impl AsyncListener for TcpListener {
 
 /// What the library's streams have in common.
 pub(super) trait Socket: AsyncRead + AsyncWrite + AsFd + Unpin + Send + Sized + 'static {
+    /// Whether it goes through shared memory, and not through the socket that it has.
+    const IS_SHARED: bool = false;
     /// One that does not wait.
     fn adopt(stream: Stream) -> io::Result<Self>;
     fn poll_write_ready(&self, task: &mut TaskContext<'_>) -> Poll<io::Result<()>>;
     fn try_write_io<R>(&self, f: impl FnOnce() -> io::Result<R>) -> io::Result<R>;
+    /// Makes the coming close a reset.
+    fn reset_on_close(&self) -> io::Result<()> {
+        reset_on_close(self)
+    }
+    /// Gives an accepted connection its task: through shared memory if it has left an offer.
+    fn begin_accepted(self, peer: Option<SocketAddr>, slot: RegistrySlot) {
+        begin(self, Caller::Accepted(peer), slot);
+    }
+    /// Answers its offer, if it has left one, and closes it.
+    fn turn_away(self, peer: Option<SocketAddr>, rendezvous: Option<&Rendezvous>) {
+        let _ = (peer, rendezvous);
+    }
 }
 
 impl Socket for TcpStream {
@@ -196,13 +210,33 @@ impl Socket for TcpStream {
     fn try_write_io<R>(&self, f: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         self.try_io(Interest::WRITABLE, f)
     }
+
+    fn begin_accepted(self, peer: Option<SocketAddr>, slot: RegistrySlot) {
+        let registry = slot.registry.clone();
+        let (Some(rendezvous), Some(addr)) = (registry.config.rendezvous.as_deref(), peer) else {
+            return begin(self, Caller::Accepted(peer), slot);
+        };
+        match local::claim(self, rendezvous, addr) {
+            Ok(Ok(shared)) => begin(shared, Caller::Accepted(peer), slot),
+            Ok(Err(stream)) => begin(stream, Caller::Accepted(peer), slot),
+            Err(e) => {
+                tracing::warn!(error = %e, "an accepted connection cannot be watched");
+                registry.counters.refused.add(1);
+            }
+        }
+    }
+
+    fn turn_away(self, peer: Option<SocketAddr>, rendezvous: Option<&Rendezvous>) {
+        if let (Some(rendezvous), Some(addr)) = (rendezvous, peer) {
+            drop(local::claim(self, rendezvous, addr));
+        }
+    }
 }
 
 async fn accept_all<L: AsyncListener>(registry: Arc<ConnectionRegistry>, listener: L, same: Arc<Listener>) {
-    let take = |(stream, peer), slot: Option<RegistrySlot>| {
-        if let Some(slot) = slot {
-            begin(stream, Caller::Accepted(peer), slot);
-        }
+    let take = |(stream, peer): (L::Stream, _), slot| match slot {
+        Some(slot) => stream.begin_accepted(peer, slot),
+        None => stream.turn_away(peer, registry.config.rendezvous.as_deref()),
     };
     let mut pause = pin!(sleep(Duration::ZERO));
     while let Some((admission, accepted)) =
@@ -242,6 +276,15 @@ fn poll_next<L: AsyncListener>(
 async fn dial(request: DialRequest, slot: RegistrySlot) {
     let dial = request.dial();
     let failed = match dial.to.addr() {
+        Some(_) if slot.registry.config.transports.fast_path.is_some() => {
+            match unless_given_up(&request, &slot, connect_with_offer(dial, &slot.registry.config.transports))
+                .await
+            {
+                Ok(Ok(shared)) => return begin(shared, Caller::Dialled(request), slot),
+                Ok(Err(stream)) => return begin(stream, Caller::Dialled(request), slot),
+                Err(e) => e,
+            }
+        }
         Some(addr) => {
             match unless_given_up(&request, &slot, connect(dial, addr, &slot.registry.config.transports))
                 .await
@@ -285,13 +328,35 @@ async fn connect(dial: &Dial, to: SocketAddr, transports: &Transports) -> io::Re
     TcpSocket::from_std_stream(socket.into_std()).connect(to).await
 }
 
+/// Connects, with an offer of shared memory if that may be of use.
+async fn connect_with_offer(
+    dial: &Dial,
+    transports: &Transports,
+) -> io::Result<Result<impl Socket + use<>, TcpStream>> {
+    let stream = match fastpath::begin(&dial.to, dial.from, transports, Blocking::Never)? {
+        Begun::Plain(stream) => stream,
+        Begun::Handshaking(handshake) => {
+            let timeout = transports.fast_path.map_or(Duration::ZERO, |fast| fast.handshake_timeout);
+            local::answered(&handshake, timeout).await?;
+            match handshake.settle(transports) {
+                Outcome::Link(link) => return local::over(link).map(Ok),
+                Outcome::Plain(stream) => stream,
+            }
+        }
+    };
+    let stream = TcpStream::adopt(stream)?; // it may still be connecting
+    stream.writable().await?;
+    stream.take_error()?.map_or(Ok(Err(stream)), Err)
+}
+
 /// Gives a connection that is established its task.
-fn begin(stream: impl Socket, mut caller: Caller, slot: RegistrySlot) {
+fn begin<T: Socket>(stream: T, mut caller: Caller, slot: RegistrySlot) {
     let registry = &slot.registry;
     let session = with_counters(registry, |counters| {
         registry.open_session(&mut caller, || local_addr(&stream), 0, counters)
     });
     let Some(session) = session else { return };
+    with_counters(registry, |counters| counters.fast_paths.add(T::IS_SHARED.into()));
     ::tokio::spawn(ConnectionTask {
         stream,
         connection: Connection::new(session, caller.origin(), Instant::now()),
@@ -352,11 +417,11 @@ impl<T: Socket> Polled<'_, '_, T> {
 
 impl<T: Socket> Write for Polled<'_, '_, T> {
     fn sends_files(&self) -> bool {
-        SENDS_FILES
+        SENDS_FILES && !T::IS_SHARED
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
-        if more != More::No {
+        if more != More::No && !T::IS_SHARED {
             return self.when_ready(|stream| send_vectored(stream, slices, more));
         }
         match Pin::new(&mut *self.stream).poll_write_vectored(self.task, slices) {
@@ -481,7 +546,7 @@ impl<T: Socket> ConnectionTask<T> {
 
     fn end(&mut self, then: NextStep) {
         if then == NextStep::Reset {
-            let _ = reset_on_close(&self.stream); // it is closed either way
+            let _ = self.stream.reset_on_close(); // it is closed either way
         }
     }
 }

@@ -72,7 +72,7 @@ impl<K: Clone> AwakeLinks<K> {
         &mut self,
         rest: Option<Duration>,
         busy: bool,
-        now: impl FnOnce() -> Instant,
+        now: Instant,
         mut look: impl FnMut(&K, Look) -> Option<Readiness>,
     ) -> WaitMode {
         self.turns = 0;
@@ -88,7 +88,6 @@ impl<K: Clone> AwakeLinks<K> {
             self.turns = TURNS;
             self.spin(&mut look);
         }
-        let now = now();
         if self.ask_at.is_some_and(|at| now < at) {
             return WaitMode::Skip;
         }

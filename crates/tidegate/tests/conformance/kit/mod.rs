@@ -81,7 +81,8 @@ pub fn on_every_model(module: &'static str, run: fn(&str, Model, fn(Model)), cas
 }
 
 /// The models that have the fast path.
-pub const FAST: [Model; 5] = [Model::Select, Model::Poll, Model::Epoll, Model::Uring, Model::Pool];
+pub const FAST: [Model; 6] =
+    [Model::Select, Model::Poll, Model::Epoll, Model::Uring, Model::Pool, Model::Tokio];
 
 /// Whether this is the suite over the fast path: servers have it, and the callers' connections go through shared
 /// memory.

@@ -172,6 +172,8 @@ pub(super) struct Sharing {
     /// Completions since the last wait: of these connections, and of the kernel.
     turns: usize,
     reported: usize,
+    /// The time of the batch.
+    now: Cell<Instant>,
 }
 
 /// Completions of these connections in a row before the kernel is asked again.
@@ -189,6 +191,7 @@ impl Sharing {
             buffer: policy.fast_path.map(|_| buffer()).transpose()?,
             turns: 0,
             reported: 0,
+            now: Cell::new(Instant::now()),
         })
     }
 
@@ -207,7 +210,14 @@ impl Sharing {
         self.rings.asked(std::mem::take(&mut self.reported));
         self.turns = 0;
         let rest = if busy { Some(Duration::ZERO) } else { rest };
-        self.rings.before(rest, busy, Instant::now, |socket, how| Some(socket.look(how)))
+        let now = self.now.get();
+        self.rings.before(rest, busy, now, |socket, how| Some(socket.look(how)))
+    }
+
+    /// The thread has read its clock.
+    #[inline]
+    pub(super) fn note_time(&self, now: Instant) {
+        self.now.set(now);
     }
 
     /// The kernel had something to say.
