@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::Read as _;
+use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,6 +14,15 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a histogram in compressed V2 encoding ({0}); use the output of tidegate load --json unchanged")]
 pub struct HistogramError(String);
+
+/// How many values are in this range. A counter that reaches over a bound counts where it begins, so ranges side by side
+/// count each value once.
+pub fn count_in(histogram: &Histogram<u64>, range: Range<u64>) -> u64 {
+    let begins = |value| histogram.lowest_equivalent(value);
+    let counters =
+        histogram.iter_recorded().filter(|counter| range.contains(&begins(counter.value_iterated_to())));
+    counters.map(|counter| counter.count_at_value()).sum()
+}
 
 /// An empty histogram, as all latencies are kept in: 1 µs to 1 h with three digits.
 #[must_use]

@@ -20,7 +20,8 @@ pub const LESSON: Lesson = Lesson {
 does not read wait in memory. For the sake of your machine it resets a client for which it keeps too much; a real one
 would go on until memory ends.",
     task: "Find out how many MiB it keeps for one client that sends as fast as it can and reads nothing, before it
-resets that client. The peak of its memory (VmHWM, on Linux) says it: compare before and after.",
+resets that client. The peak of its memory (VmHWM, on Linux) says it: compare before and after. (The attack
+connects again after each reset; there is never more than one client at once.)",
     commands: &[
         "grep VmHWM /proc/{pid}/status",
         "tidegate load attack tcp://{addr} -d 5s --flood 1 --silent 0 --trickle 0 --half-open 0 --reset-rate 0",

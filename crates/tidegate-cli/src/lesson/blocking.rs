@@ -20,7 +20,7 @@ with blocking calls until its client closes it.",
     task: "Find out how many clients that stay connected are enough to lock all others out.",
     commands: &[
         "tidegate load echo {addr} -c 1 -n 100 --timeout 3s",
-        "tidegate load echo {addr} -c 8 -n 100 --timeout 3s",
+        "tidegate load echo {addr} -c 8 -n 100 --timeout 3s   # established: the kernel connected; verified: an answer came",
     ],
     question: Question::Number {
         unit: "clients",

@@ -28,7 +28,7 @@ dozen in all.",
         too_low: "a message with one byte more is answered, too. Halve the interval: try a size between the largest \
 that works and the smallest that hangs.",
         too_high: "a message of this size hangs. Halve the interval: try a size between the largest that works and the \
-smallest that hangs; `bytes` in the report of one that hangs says what came back.",
+smallest that hangs. Of one that hangs, `received/s` times the seconds in the line `requests` is what came back.",
     },
     explanation: "A level-triggered wait (select, poll, epoll by default) reports a socket for as long as it has bytes. An
 edge-triggered one (EPOLLET) reports that bytes have arrived, once: what is left then is nobody's news. So drain a socket

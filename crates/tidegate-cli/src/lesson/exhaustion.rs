@@ -12,15 +12,15 @@ use super::{Lesson, Scene};
 
 pub const LESSON: Lesson = Lesson {
     title: "exhaustion",
-    about: "A server works until it does not any more. How many connections does it live?",
+    about: "A server works until it does not any more. How many connections does it serve in its life?",
     server: "The server at {addr} is an echo server with a table of places, one for each connection. When no place is
 free, it closes a new connection at once.",
     task: "Nobody stays connected for long, and yet there comes a time when it refuses every client. Find out how many
 connections it serves in its whole life, from the start of this lesson on. (Start the lesson again to count again.)",
     commands: &[
-        "tidegate load echo {addr} -c 100 --messages 1 --size 64 --timeout 3s",
-        "tidegate load echo {addr} -c 1 --messages 1 --size 64 --timeout 3s",
-        "ss -tn 'sport = :{port}'   # Linux: which connections there are",
+        "tidegate load echo {addr} -c 10 --messages 1 --size 64 --timeout 3s   # several times: how many are verified?",
+        "tidegate load echo {addr} -c 1 --messages 1 --size 64 --timeout 3s    # a single client",
+        "ss -tn 'sport = :{port}'   # Linux: if it lists none and one client is refused, the places are lost",
     ],
     question: Question::Number {
         unit: "connections",

@@ -15,9 +15,8 @@ use super::{Lesson, Scene};
 pub const LESSON: Lesson = Lesson {
     title: "fairness",
     about: "A busy client and a quiet one. How long is the quiet one kept waiting?",
-    server: "The server at {addr} echoes messages of 16 bytes. Each one costs it 1 ms of work. It has one thread, and
-handles all messages that one client has sent before it looks at the next client.",
-    task: "A busy client keeps 200 messages in flight, a quiet one a single message. Find out how many messages of the
+    server: "The server at {addr} echoes messages of 16 bytes. Each one costs it 1 ms of work. It has one thread.",
+    task: "A busy client keeps many messages in flight, a quiet one a single message. Find out how many messages of the
 busy client the server handles for each one of the quiet client. Run both commands at the same time, and divide
 requests by seconds in both reports.",
     commands: &[

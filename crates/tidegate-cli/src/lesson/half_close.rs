@@ -17,14 +17,15 @@ record until it knows what comes behind it: another record, or the end of the in
     task: "A client sends 10 records, finishes sending (half-close), and goes on reading. Find out how many of the
 10 records come back.",
     commands: &[
-        "tidegate load echo {addr} -c 1 --messages 10 --window 10 --size 64 --half-close",
-        "tidegate load echo {addr} -c 5 --messages 10 --window 10 --size 64 --half-close",
+        "tidegate load echo {addr} -c 1 --messages 10 --window 10 --size 64 --half-close   # one client, 10 records",
+        "tidegate load echo {addr} -c 5 --messages 10 --window 10 --size 64 --half-close   # 5 clients: is it the same for each?",
     ],
     question: Question::Number {
         unit: "records",
         tolerance_percent: 0.0,
         too_low: "the client got more back; look at `requests` in the report: answered, and failed.",
-        too_high: "count what the report calls failed: a record that the server still kept when the input ended.",
+        too_high: "subtract from the 10 records of one client those that the report calls failed: the server still kept \
+them when the input ended.",
     },
     explanation: "The end of the input is an event like any other: it says that nothing follows, not that the client has
 gone. shutdown(2) with SHUT_WR ends one direction; the other one still carries answers. The server took the end for a

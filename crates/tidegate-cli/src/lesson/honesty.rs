@@ -20,7 +20,7 @@ collection of garbage or a slow disk makes it.",
 milliseconds.",
     commands: &[
         "tidegate load echo {addr} -c 1 -n 2000 --size 64                # closed loop: each answer lets the next begin",
-        "tidegate load echo {addr} -c 100 --rate 200 -d 10s --size 64   # open loop: 200 a second, whatever happens",
+        "tidegate load echo {addr} -c 200 --rate 200 -d 10s --size 64   # open loop: 200 a second, whatever happens",
     ],
     question: Question::Number {
         unit: "ms",
@@ -34,7 +34,9 @@ meanwhile, measure again.",
 nothing of it. Real users do not wait for each other: at 200 requests a second, a hundred requests fall into a pause of
 half a second. Gil Tene calls this coordinated omission. Measure latency in an open loop (`--rate`), from when a request
 was due, and read the `verdict`: when it says that the generator was the limit, you have measured the client, and the
-figures say nothing about the server. Give it dedicated processors (`--cpus`), or lower the rate.",
+figures may say nothing about the server. Give it dedicated processors (`--cpus`), or lower the rate. When it says only
+that the generator woke up late, compare p99 of `latency` with p99 of `from start`: if they agree, lateness made no
+difference.",
     page: "load.md",
     start,
     measure,

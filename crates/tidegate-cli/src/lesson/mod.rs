@@ -35,7 +35,7 @@ use crate::{Failure, Outcome};
 #[derive(clap::Args)]
 pub struct Args {
     /// Number of the lesson, from 1 to 10; without it, all are listed.
-    #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=10))]
+    #[arg(value_name = "LESSON", value_parser = clap::value_parser!(u8).range(1..=10))]
     number: Option<u8>,
     /// Check this answer, and end; without it, answers are read from standard input, one a line.
     #[arg(long, value_name = "TEXT", requires = "number", conflicts_with_all = ["listen", "until"])]
@@ -174,6 +174,9 @@ fn present(number: u8, lesson: &Lesson, scene: &Scene) -> anyhow::Result<()> {
     say!("\n{}\n\n{}\n\nIn another terminal:\n", scene.filled(lesson.server), scene.filled(lesson.task))?;
     for command in lesson.commands {
         say!("  {}", scene.filled(command))?;
+    }
+    if let Some(tolerance) = lesson.question.tolerance() {
+        say!("\n{tolerance}")?;
     }
     let answer = lesson.question.placeholder();
     say!("\nAnswer here, or with: tidegate lesson {number} --answer {answer}")

@@ -71,6 +71,17 @@ impl Question {
         }
     }
 
+    /// How exact an answer has to be, in a sentence.
+    pub fn tolerance(&self) -> Option<String> {
+        match self {
+            Self::Number { tolerance_percent: 0.0, .. } => Some("The answer has to be exact.".into()),
+            Self::Number { tolerance_percent, .. } => {
+                Some(format!("An answer within {tolerance_percent}% is right."))
+            }
+            Self::Choice(_) => None,
+        }
+    }
+
     /// Understands an answer, or says how one is written.
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         let text = text.trim();

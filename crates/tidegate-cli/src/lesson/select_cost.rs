@@ -15,7 +15,7 @@ pub const LESSON: Lesson = Lesson {
     title: "the cost of select",
     about: "Three echo servers, one is slow. Which one, and why that one?",
     server: "Three echo servers run the same code. Two of them wait with select, one with something better; two of them
-also hold many connections that say nothing (up to 2,000, as the descriptor limit allows).
+also hold many connections that say nothing (up to 2,000 each, fewer if the descriptor limit is low).
 Server A is at {a}, server B at {b}, server C at {c}.",
     task: "Find out which server takes longest for one request of one more connection: A, B or C. Compare the medians (p50)
 of the three.",
@@ -41,6 +41,10 @@ anything.",
 
 /// Idle connections of A and of B, if the descriptor limit allows.
 const IDLE: usize = 2_000;
+/// The same while an answer is checked.
+const IDLE_TO_CHECK: usize = 50;
+/// Descriptors that are left for the check and for the rest of the process.
+const KEPT_BACK: usize = 4 * IDLE_TO_CHECK + 200;
 
 /// An echo server and its idle connections.
 struct Crowded {
@@ -89,12 +93,13 @@ fn servers(idle: usize, at: SocketAddr) -> anyhow::Result<[Crowded; 3]> {
 fn start(at: SocketAddr) -> anyhow::Result<Scene> {
     let _ = system::raise_descriptor_limit(); // with fewer descriptors there are fewer idle connections
     let limit = usize::try_from(system::descriptor_limit().0).unwrap_or(usize::MAX);
-    let servers = servers(IDLE.min(limit.saturating_sub(200) / 5), at)?;
+    // Both ends are of this process, which needs some more for itself and for checking the answer.
+    let servers = servers(IDLE.min(limit.saturating_sub(KEPT_BACK) / 4), at)?;
     Ok(Scene { addrs: servers.iter().map(|server| server.addr).collect(), _servers: Box::new(servers) })
 }
 
 fn measure() -> anyhow::Result<Measured> {
-    let servers = servers(100, anywhere())?;
+    let servers = servers(IDLE_TO_CHECK, anywhere())?;
     let mut evidence = Vec::new();
     for server in &servers {
         let (model, idle, time) = (server.running.model(), server.idle.len(), server.round_trip()?);

@@ -21,7 +21,7 @@ them, then sleeps, then looks again.",
     task: "Find out how many milliseconds it sleeps between two looks.",
     commands: &[
         "tidegate load ping {addr} -n 100",
-        "strace -f -e trace=clock_nanosleep -p {pid}   # Linux: what it asks the kernel for; Ctrl-C ends it",
+        "strace -f -e trace=clock_nanosleep -p {pid}   # Linux, as root or with sudo: what it asks the kernel for; Ctrl-C ends it",
     ],
     question: Question::Number {
         unit: "ms",

@@ -108,10 +108,11 @@ fn distribution(r: &Report) -> String {
     let steps = (0..10).flat_map(|power| [1, 2, 5].map(|step| step * 10_u64.pow(power)));
     let bounds: Vec<u64> = std::iter::once(0).chain(steps).collect();
     let rows = bounds.windows(2).filter_map(|bound| match *bound {
-        [low, high] => Some((low, high, all.count_between(low, high - 1))),
+        [low, high] => Some((low, high, tidegate_load::histogram::count_in(&all, low..high))),
         _ => None,
     });
-    let rows: Vec<_> = rows.filter(|(low, high, _)| *high > all.min() && *low <= all.max()).collect();
+    let most = all.lowest_equivalent(all.max());
+    let rows: Vec<_> = rows.filter(|(low, high, _)| *high > all.min() && *low <= most).collect();
     let most = rows.iter().map(|row| row.2).max().unwrap_or_default().max(1);
     let row = |&(low, high, count): &(u64, u64, u64)| {
         let bar = "█".repeat((count as f64 / most as f64 * WIDTH).round() as usize);
@@ -229,5 +230,17 @@ mod tests {
         assert!(rows[0].contains("100 µs to 200 µs") && rows[0].contains("75.000%"), "{shown}");
         assert!(rows[1].ends_with("0.000%") && rows[2].contains("500 µs to 1 ms"), "{shown}");
         assert_eq!(distribution(&Report::default()), "");
+    }
+
+    #[test]
+    fn a_latency_at_a_bound_is_in_one_step() {
+        let mut all = tidegate_load::histogram::empty();
+        [499_000, 499_999, 500_000, 500_100].into_iter().for_each(|us| all.saturating_record(us));
+        let r = Report { latency_v2: tidegate_load::histogram::encode(&all), ..Report::default() };
+        let shown = distribution(&r);
+        let shares =
+            shown.lines().flat_map(|line| line.split_whitespace()).filter_map(|word| word.strip_suffix('%'));
+        let all: f64 = shares.map(|share| share.parse::<f64>().unwrap()).sum();
+        assert!((all - 100.0).abs() < 0.01, "{all}: {shown}");
     }
 }
