@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow};
 use clap::ValueEnum;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tidegate::{Model, system};
-use tidegate_lab::machine::Activity;
+use tidegate_lab::machine::MachineActivity;
 use tidegate_lab::plan::Timetable;
 use tidegate_lab::report::{self, Results, verdict};
 use tidegate_lab::{Agents, Bench, process};
@@ -208,7 +208,7 @@ pub fn run(args: Args) -> Outcome {
         results.circumstances.settings.extend(experiment.facts());
     }
     for experiment in &plan {
-        let before = Activity::now();
+        let before = MachineActivity::now();
         experiment.run(&bench, &mut results, &mut |what| progress.step(what));
         results.circumstances.activity.push(before.until_now());
         progress.timetable.next();
@@ -349,7 +349,7 @@ mod tests {
         let mut results = Results::new(&Bench::new("tidegate".into(), &[0, 1]));
         let table = Table { points: points.collect(), repeats: 6, keep_alive: true, ..Table::default() };
         results.concurrency = Some(table);
-        results.circumstances.activity.push(Activity {
+        results.circumstances.activity.push(MachineActivity {
             load_average: Some(10.25),
             stolen: Some(0.123),
             mhz: Some(2_649.998),

@@ -25,7 +25,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 /// A limit of this machine.
-struct Limit {
+struct SystemLimit {
     /// Its name for programs: that of the system where it has one.
     key: &'static str,
     name: &'static str,
@@ -35,7 +35,7 @@ struct Limit {
     remedy: Option<String>,
 }
 
-impl Limit {
+impl SystemLimit {
     /// A number that is small below `enough`. `u64::MAX` is unlimited.
     fn number(
         (key, name): (&'static str, &'static str),
@@ -53,30 +53,30 @@ impl Limit {
 const DESCRIPTORS: u64 = 100_000;
 
 /// The limits of servers and load generators on this machine.
-fn limits() -> Vec<Limit> {
+fn limits() -> Vec<SystemLimit> {
     let (soft, hard) = system::descriptor_limit();
     let processors = system::allowed_cpus();
     let memory = system::locked_memory_limit().unwrap_or(u64::MAX);
     let mut limits = vec![
-        Limit {
+        SystemLimit {
             key: "system",
             name: "system",
             value: Some(tidegate_os::process::system_name().into()),
             remedy: None,
         },
-        Limit::number(
+        SystemLimit::number(
             ("processors", "processors allowed"),
             Some(processors.len() as u64),
             2,
             "with one processor, server and load share it: compare CPU per request, not requests/s",
         ),
-        Limit::number(
+        SystemLimit::number(
             ("nofile_soft", "descriptors (soft)"),
             Some(soft),
             0,
             "raised to the hard limit at start",
         ),
-        Limit::number(
+        SystemLimit::number(
             ("nofile_hard", "descriptors (hard)"),
             Some(hard),
             DESCRIPTORS,
@@ -85,7 +85,7 @@ fn limits() -> Vec<Limit> {
                  or docker run --ulimit nofile={DESCRIPTORS}"
             ),
         ),
-        Limit::number(
+        SystemLimit::number(
             ("memlock_bytes", "locked memory, bytes"),
             Some(memory),
             64 << 10,
@@ -101,7 +101,7 @@ fn limits() -> Vec<Limit> {
 }
 
 /// Memory, and the number of connections that fit into it in the worst case.
-fn of_memory() -> [Limit; 3] {
+fn of_memory() -> [SystemLimit; 3] {
     let policy = Policy::default();
     let Choice { model, .. } = Model::best();
     let bound = model.memory_bound(&policy);
@@ -109,8 +109,13 @@ fn of_memory() -> [Limit; 3] {
     let fit = memory.map(|bytes| bound.connections_within(bytes));
     let quarter = memory.map(|bytes| bytes / 4);
     [
-        Limit { key: "memory_bytes", name: "memory, bytes", value: memory.map(Into::into), remedy: None },
-        Limit::number(
+        SystemLimit {
+            key: "memory_bytes",
+            name: "memory, bytes",
+            value: memory.map(Into::into),
+            remedy: None,
+        },
+        SystemLimit::number(
             ("connections_in_memory", "connections that always fit into it"),
             fit,
             policy.max_connections as u64,
@@ -120,7 +125,7 @@ fn of_memory() -> [Limit; 3] {
                 fit.unwrap_or_default()
             ),
         ),
-        Limit::number(
+        SystemLimit::number(
             (
                 "idle_connections_in_kernel_memory",
                 "idle connections that fit into a quarter of it in the kernel",
@@ -144,28 +149,28 @@ fn memory_bytes() -> Option<u64> {
 }
 
 /// The limits in files under `/proc`.
-fn of_linux() -> Vec<Limit> {
+fn of_linux() -> Vec<SystemLimit> {
     let number = |path| sysctl(path).and_then(|text| text.trim().parse().ok());
     let ports = sysctl("net/ipv4/ip_local_port_range").unwrap_or_default();
     let (low, high) = range(&ports).unzip();
     let connections = Policy::default().max_connections as u64;
     let count = low.zip(high).map(|(low, high): (u64, u64)| high.saturating_sub(low) + 1);
     vec![
-        Limit::number(
+        SystemLimit::number(
             ("net.core.somaxconn", "accept backlog (somaxconn)"),
             number("net/core/somaxconn"),
             4096,
             "bursts of connections are dropped: sysctl -w net.core.somaxconn=4096",
         ),
-        Limit::number(
+        SystemLimit::number(
             ("net.ipv4.tcp_mem_bytes", "socket buffers (tcp_mem), bytes"),
             tcp_memory(),
             SOCKET_BUFFER_BYTES * connections,
             tcp_memory_remedy(connections, tidegate_os::process::page_bytes() as u64),
         ),
-        Limit {
+        SystemLimit {
             value: low.zip(high).map(|(low, high)| format!("{low}-{high}").into()),
-            ..Limit::number(
+            ..SystemLimit::number(
                 ("net.ipv4.ip_local_port_range", "local ports"),
                 count,
                 20_000,
@@ -173,19 +178,19 @@ fn of_linux() -> Vec<Limit> {
                  sysctl -w net.ipv4.ip_local_port_range='10000 65535'",
             )
         },
-        Limit::number(
+        SystemLimit::number(
             ("kernel.threads-max", "threads (threads-max)"),
             number("kernel/threads-max"),
             30_000,
             "blocking takes two for each connection: sysctl -w kernel.threads-max=200000",
         ),
-        Limit::number(
+        SystemLimit::number(
             ("kernel.pid_max", "process ids (pid_max)"),
             number("kernel/pid_max"),
             65_536,
             "blocking takes two for each connection: sysctl -w kernel.pid_max=4194304",
         ),
-        Limit::number(
+        SystemLimit::number(
             ("vm.max_map_count", "memory maps (max_map_count)"),
             number("vm/max_map_count"),
             100_000,
@@ -271,7 +276,7 @@ fn cards() -> Availability {
     }
 }
 
-fn as_tables(limits: &[Limit]) -> String {
+fn as_tables(limits: &[SystemLimit]) -> String {
     let mut models = out::table_of_texts(["model", "remark"]);
     let mut unavailable: Vec<(String, Vec<&str>)> = Vec::new();
     for model in Model::ALL {
@@ -292,7 +297,7 @@ fn as_tables(limits: &[Limit]) -> String {
     if let Some(names) = machine.column_mut(0) {
         names.set_constraint(ColumnConstraint::UpperBoundary(Width::Percentage(28)));
     }
-    for Limit { name, value, remedy, .. } in limits {
+    for SystemLimit { name, value, remedy, .. } in limits {
         let value = match value {
             Some(Value::String(text)) => text.clone(),
             Some(value) => value.to_string(),
@@ -309,7 +314,8 @@ fn as_tables(limits: &[Limit]) -> String {
     }
     let best = Model::best();
     let auto = out::prose(&format!("auto is {}: {}", best.model, best.why));
-    let is_sysctl = |limit: &Limit| limit.remedy.as_ref().is_some_and(|remedy| remedy.contains("sysctl -w "));
+    let is_sysctl =
+        |limit: &SystemLimit| limit.remedy.as_ref().is_some_and(|remedy| remedy.contains("sysctl -w "));
     let lasting = match limits.iter().any(is_sysctl) {
         true => {
             let text = "sysctl -w, as root, lasts until the next boot; to keep a setting, write it without `sysctl -w` \
@@ -321,7 +327,7 @@ fn as_tables(limits: &[Limit]) -> String {
     format!("{models}\n{unavailable}\n{auto}\n\n{others}\n\n{machine}\n{lasting}")
 }
 
-fn as_json(limits: &[Limit]) -> Value {
+fn as_json(limits: &[SystemLimit]) -> Value {
     let models = Model::ALL.map(|model| match model.availability() {
         Availability::Available(how) => json!({"name": model.name(), "available": true, "remark": how}),
         Availability::Unavailable(why) => json!({"name": model.name(), "available": false, "remark": why}),
@@ -348,10 +354,10 @@ mod tests {
 
     #[test]
     fn a_remedy_is_given_only_where_the_limit_is_small() {
-        let of = |value| Limit::number(("x", "x"), Some(value), 100, "more");
+        let of = |value| SystemLimit::number(("x", "x"), Some(value), 100, "more");
         assert_eq!(of(99).remedy.as_deref(), Some("more"));
         assert_eq!(of(100).remedy, None);
-        assert_eq!(Limit::number(("x", "x"), None, 100, "more").remedy, None);
+        assert_eq!(SystemLimit::number(("x", "x"), None, 100, "more").remedy, None);
         assert_eq!(of(u64::MAX).value, Some("unlimited".into()));
     }
 

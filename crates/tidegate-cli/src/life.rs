@@ -39,7 +39,7 @@ pub trait Up {
     /// Whether an I/O thread ended unexpectedly.
     fn is_broken(&self) -> bool;
     /// Applies a change.
-    fn follow(&self, change: Change);
+    fn follow(&self, change: ServerChange);
     /// Whether it is stopping.
     fn is_stopped(&self) -> bool;
     /// Fails its readiness probe, and accepts no successor any more.
@@ -62,13 +62,13 @@ pub enum Word {
     /// A successor accepts in the place of the server with this number.
     Succeeded(usize),
     /// Apply a change.
-    Change(Change),
+    Change(ServerChange),
 }
 
 /// What changes while a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "as above")]
-pub enum Change {
+pub enum ServerChange {
     /// Another strategy.
     Strategy(Strategy),
     /// Reload the certificate files.
@@ -172,7 +172,7 @@ mod tests {
     /// What became of a server of which nothing runs.
     #[derive(Default)]
     struct Seen {
-        followed: Vec<Change>,
+        followed: Vec<ServerChange>,
         stopped: Option<End>,
     }
 
@@ -199,7 +199,7 @@ mod tests {
         fn is_broken(&self) -> bool {
             self.is_broken
         }
-        fn follow(&self, change: Change) {
+        fn follow(&self, change: ServerChange) {
             self.seen.borrow_mut().followed.push(change);
         }
         fn is_stopped(&self) -> bool {
@@ -235,11 +235,11 @@ mod tests {
     fn words_are_heard_by_all_before_anybody_looks_who_is_broken() {
         let (words, told) = mpsc::channel();
         let (mut servers, seen) = two(true);
-        words.send(Word::Change(Change::Strategy(Strategy::Throughput))).unwrap();
+        words.send(Word::Change(ServerChange::Strategy(Strategy::Throughput))).unwrap();
         words.send(Word::Stop).unwrap();
         assert_eq!(wait(&told, &mut servers), End::Signal);
         for seen in seen {
-            assert_eq!(seen.borrow().followed, [Change::Strategy(Strategy::Throughput)]);
+            assert_eq!(seen.borrow().followed, [ServerChange::Strategy(Strategy::Throughput)]);
         }
     }
 

@@ -106,7 +106,7 @@ pub enum Answer {
 
 /// What an agent says during a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Event {
+pub struct AgentEvent {
     /// Who.
     pub agent: String,
     /// Of which of its parts.
@@ -117,7 +117,7 @@ pub struct Event {
     pub what: What,
 }
 
-/// See [`Event`].
+/// See [`AgentEvent`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
@@ -353,7 +353,7 @@ impl Bounded for Answer {
     }
 }
 
-impl Bounded for Event {
+impl Bounded for AgentEvent {
     fn check(&self) -> Result<(), &'static str> {
         is(is_subject_word(&self.agent), "the name of an agent")?;
         match &self.what {
@@ -400,7 +400,7 @@ pub fn understand(bytes: &[u8]) {
     }
     let _ = of_an_agent::<Answer>(bytes);
     let _ = of_a_lead::<Word>(bytes);
-    let Ok(event) = of_an_agent::<Event>(bytes) else { return };
+    let Ok(event) = of_an_agent::<AgentEvent>(bytes) else { return };
     assert!(is_subject_word(&event.agent));
     match event.what {
         What::Second { second, latency_v2, .. } => {
@@ -436,10 +436,10 @@ mod tests {
 
     #[test]
     fn what_no_agent_says_is_refused_by_its_field() {
-        let event = |agent: &str, number, what| Event { agent: agent.into(), share: 0, number, what };
+        let event = |agent: &str, number, what| AgentEvent { agent: agent.into(), share: 0, number, what };
         let beat = |mono_ns, wall_ns| What::Beat { clock: Reading { mono_ns, wall_ns } };
         let second = |second| What::Second { second, latency_v2: String::new(), open: 1 };
-        let read = |event: &Event| of_an_agent::<Event>(&encode(event).unwrap()).map(drop);
+        let read = |event: &AgentEvent| of_an_agent::<AgentEvent>(&encode(event).unwrap()).map(drop);
         let now = 1_800_000_000_000_000_000;
         for what in
             [beat(1, now), second(Second { at_s: 1.0, length_s: 1.0, requests: 9, ..Second::default() })]
@@ -461,7 +461,7 @@ mod tests {
             assert_eq!(read(&event), Err(WireError::Bound(field)), "{event:?}");
         }
         let why = encode(&event("a", 0, What::Failed { why: "\u{1b}[2J\nx".into() })).unwrap();
-        let What::Failed { why } = of_an_agent::<Event>(&why).unwrap().what else { panic!("another") };
+        let What::Failed { why } = of_an_agent::<AgentEvent>(&why).unwrap().what else { panic!("another") };
         assert_eq!(why, "\u{fffd}[2J\u{fffd}x");
         for (id, name) in [("a.b", "a"), ("", "a"), ("a", "\u{1b}[2J"), ("a\r\nSUB > 1", "a")] {
             let offer = AgentInfo { id: id.into(), name: name.into(), busy: false };

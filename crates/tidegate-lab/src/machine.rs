@@ -63,7 +63,7 @@ impl Machine {
 
 /// Other activity of the machine: why two rounds may differ although nothing has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Activity {
+pub struct MachineActivity {
     /// Runnable processes, on average over the last minute (`proc_loadavg(5)`).
     pub load_average: Option<f64>,
     /// CPU time that the hypervisor gave to other guests, as a fraction of the total (`proc_stat(5)`, steal).
@@ -78,7 +78,7 @@ pub struct ActivityBegin {
     ticks: Option<(u64, u64)>,
 }
 
-impl Activity {
+impl MachineActivity {
     /// Begins an interval.
     #[must_use]
     pub fn now() -> ActivityBegin {
@@ -105,7 +105,7 @@ impl Activity {
 impl ActivityBegin {
     /// The activity since the beginning.
     #[must_use]
-    pub fn until_now(self) -> Activity {
+    pub fn until_now(self) -> MachineActivity {
         let stolen = self.ticks.zip(ticks()).and_then(|((stolen, all), (stolen_now, all_now))| {
             let all = all_now.saturating_sub(all);
             (all > 0).then(|| stolen_now.saturating_sub(stolen) as f64 / all as f64)
@@ -118,7 +118,7 @@ impl ActivityBegin {
             .filter_map(|line| line.split(':').nth(1)?.trim().parse().ok())
             .collect();
         let mhz = (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64);
-        Activity { load_average, stolen, mhz }
+        MachineActivity { load_average, stolen, mhz }
     }
 }
 
@@ -139,15 +139,15 @@ mod tests {
 
     #[test]
     fn what_went_on_is_told_as_ranges() {
-        let activity = |load, mhz| Activity { load_average: Some(load), stolen: None, mhz };
+        let activity = |load, mhz| MachineActivity { load_average: Some(load), stolen: None, mhz };
         let all = [activity(0.5, Some(2_000.0)), activity(2.0, None)];
-        assert_eq!(Activity::line(all.iter()), "load average 0.5 to 2.0, clock 2000 to 2000 MHz");
-        assert_eq!(Activity::line([].iter()), "");
+        assert_eq!(MachineActivity::line(all.iter()), "load average 0.5 to 2.0, clock 2000 to 2000 MHz");
+        assert_eq!(MachineActivity::line([].iter()), "");
     }
 
     #[test]
     fn counters_of_this_machine_can_be_read() {
-        let activity = Activity::now().until_now();
+        let activity = MachineActivity::now().until_now();
         assert_eq!(activity.load_average.is_some(), cfg!(target_os = "linux"));
         assert!(activity.stolen.is_none_or(|part| (0.0..=1.0).contains(&part)));
     }

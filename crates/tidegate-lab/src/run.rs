@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_load::verdict::Verdict;
 
 use crate::LabError;
-use crate::machine::{Activity, Machine};
+use crate::machine::{Machine, MachineActivity};
 use crate::process::without_secrets;
 use crate::save::ResultFile;
 
@@ -71,7 +71,7 @@ pub struct Circumstances {
     pub settings: Facts,
     /// What else the machine did, during each experiment.
     #[serde(default)]
-    pub activity: Vec<Activity>,
+    pub activity: Vec<MachineActivity>,
 }
 
 impl Circumstances {

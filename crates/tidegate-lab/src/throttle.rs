@@ -253,8 +253,8 @@ mod tests {
             let group = std::mem::ManuallyDrop::new(group);
             group.set(0.4, 2).unwrap();
         }
-        assert_eq!(read("cpu.max"), format!("80000 {PERIOD_US}"));
-        assert_eq!((read("cpu.cfs_period_us"), read("cpu.cfs_quota_us")), ("100000".into(), "80000".into()));
+        assert_eq!(read("cpu.max"), "8000 10000");
+        assert_eq!((read("cpu.cfs_period_us"), read("cpu.cfs_quota_us")), ("10000".into(), "8000".into()));
     }
 
     /// Where the kernel lets this user make a group with a quota, the lab makes one, and nowhere else.
@@ -283,7 +283,7 @@ mod tests {
         let file = if group.is_unified { "cpu.max" } else { "cpu.cfs_quota_us" };
         let folder = group.folder.clone();
         let quota = std::fs::read_to_string(folder.join(file)).unwrap();
-        assert!(quota.starts_with("80000"), "{quota}");
+        assert!(quota.starts_with("8000"), "{quota}");
         drop(group);
         assert!(!folder.exists());
     }

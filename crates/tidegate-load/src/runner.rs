@@ -68,13 +68,13 @@ pub fn run_until(
             let load = EchoLoad::new(run_state.clone(), *size, *window);
             let (client, tls) = start(&plan.target, plan.tls.as_ref(), load, policy, model)?;
             let dial = |tag| run_state.dial(tag, None);
-            Ok(Run::new(&run_state, &client, tls, observer, &|| {}).conduct(dial))
+            Ok(LoadRun::new(&run_state, &client, tls, observer, &|| {}).conduct(dial))
         }
         Protocol::Http(shape) => {
             let load = HttpLoad::new(run_state.clone(), shape.clone());
             let (client, tls) = start(&plan.target, plan.tls.as_ref(), load.clone(), policy, model)?;
             let dial = |tag| load.open_place(tag);
-            Ok(Run::new(&run_state, &client, tls, observer, &|| load.pace()).conduct(dial))
+            Ok(LoadRun::new(&run_state, &client, tls, observer, &|| load.pace()).conduct(dial))
         }
     }
 }
@@ -120,7 +120,7 @@ fn check_descriptors(plan: &Plan, model: Model) -> Result<(), LoadError> {
     Ok(())
 }
 
-struct Run<'a, F> {
+struct LoadRun<'a, F> {
     run_state: &'a RunState,
     client: &'a RunningClient,
     tls: Option<Arc<TlsCounters>>,
@@ -180,7 +180,7 @@ const PACE: Duration = Duration::from_micros(100);
 /// How long requests that were due in the window may still be begun after it: as long as a timer may be late.
 const GRACE: Duration = Duration::from_millis(20);
 
-impl<'a, F: FnMut(Phase<'_>)> Run<'a, F> {
+impl<'a, F: FnMut(Phase<'_>)> LoadRun<'a, F> {
     fn new(
         run_state: &'a RunState,
         client: &'a RunningClient,

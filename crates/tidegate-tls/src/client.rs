@@ -267,7 +267,6 @@ impl<S: Service> Service for TlsClient<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
     use std::time::{Duration, SystemTime};
 
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};

@@ -22,13 +22,13 @@ use crate::session::{Shared, TlsLimits, TlsSession};
 /// not affect established ones.
 #[derive(Debug)]
 pub struct Identity {
-    files: Option<Files>,
+    files: Option<CertificateFiles>,
     config: ArcSwap<ServerConfig>,
 }
 
 /// The source of the certificate, and the settings shared by its configurations.
 #[derive(Debug)]
-struct Files {
+struct CertificateFiles {
     cert: PathBuf,
     key: PathBuf,
     /// Protocols for ALPN (RFC 7301), in order of preference; empty disables ALPN.
@@ -46,7 +46,7 @@ impl Identity {
     pub fn read(cert: &Path, key: &Path, protocols: &[&str]) -> Result<Self, TlsError> {
         let tickets = ring::Ticketer::new()?;
         let protocols: Vec<Vec<u8>> = protocols.iter().map(|name| name.as_bytes().into()).collect();
-        let files = Files { cert: cert.into(), key: key.into(), protocols, tickets };
+        let files = CertificateFiles { cert: cert.into(), key: key.into(), protocols, tickets };
         let config = ArcSwap::new(noting(&Arc::new(files.config()?)));
         Ok(Self { files: Some(files), config })
     }
@@ -73,7 +73,7 @@ impl Identity {
     }
 }
 
-impl Files {
+impl CertificateFiles {
     fn config(&self) -> Result<ServerConfig, TlsError> {
         let Self { cert, key, protocols, tickets } = self;
         let chain = certificates(cert)?;

@@ -125,7 +125,7 @@ impl Args {
             settings.loads.retain(|load| load.connections < models::MANY);
         }
         if !self.connections.is_empty() {
-            let sized = |load: &models::Load, n: usize| models::Load { connections: n, ..load.clone() };
+            let sized = |load: &models::RowLoad, n: usize| models::RowLoad { connections: n, ..load.clone() };
             let mut classic = settings.loads;
             classic.dedup_by_key(|load| load.pace);
             settings.loads = self

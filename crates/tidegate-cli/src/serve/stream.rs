@@ -17,7 +17,7 @@ use super::nodes::StartBridge;
 use super::proxy;
 use super::stage::{Bound, PlannedServer};
 use crate::label::Label;
-use crate::life::{self, Change, End, Up, Word};
+use crate::life::{self, End, ServerChange, Up, Word};
 use crate::limits::{Strategy, Want, without_effect};
 use crate::metrics::{Entry, Pages, Source};
 use crate::origin::{DEFAULT_ADDRESS, Listeners, SocketOrigin, SocketRequest, terms};
@@ -350,11 +350,11 @@ impl Up for StreamUp {
         self.running.iter().any(Running::is_broken)
     }
 
-    fn follow(&self, change: Change) {
+    fn follow(&self, change: ServerChange) {
         match (change, &self.secure) {
-            (Change::Strategy(strategy), _) => self.change(strategy),
-            (Change::Certificate, Some(secure)) => secure.reload(&self.label),
-            (Change::Certificate, None) => {} // another server asked for SIGHUP
+            (ServerChange::Strategy(strategy), _) => self.change(strategy),
+            (ServerChange::Certificate, Some(secure)) => secure.reload(&self.label),
+            (ServerChange::Certificate, None) => {} // another server asked for SIGHUP
         }
     }
 

@@ -17,7 +17,7 @@ use super::how::{ServerCommon, address, failure};
 use super::stage::{Bound, PlannedServer};
 use super::stream::{listen_for_successor, open_handover, relieve};
 use crate::label::Label;
-use crate::life::{Change, End, Up, Word};
+use crate::life::{End, ServerChange, Up, Word};
 use crate::limits::{Given, Want, without_effect};
 use crate::metrics::{Entry, Pages, Source};
 use crate::origin::{self, DEFAULT_ADDRESS};
@@ -303,8 +303,8 @@ impl Up for UdpUp {
         self.running.is_broken()
     }
 
-    fn follow(&self, change: Change) {
-        if let Change::Strategy(_) = change {
+    fn follow(&self, change: ServerChange) {
+        if let ServerChange::Strategy(_) = change {
             self.label.note("strategy", "datagram servers have no strategies; nothing was changed");
         }
     }

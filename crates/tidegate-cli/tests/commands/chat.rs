@@ -190,7 +190,7 @@ fn rooms_and_members_are_published() {
     ann.get_mut().write_all(b"hello\n").unwrap();
     assert_eq!(line(&mut ann), "#2 watcher: hello\n");
     let mut scrape = TcpStream::connect(addr).unwrap();
-    scrape.set_read_timeout(Some(kit::DEADLINE)).unwrap();
+    scrape.set_read_timeout(Some(crate::kit::DEADLINE)).unwrap();
     scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let mut page = String::new();
     scrape.read_to_string(&mut page).unwrap();

@@ -222,7 +222,7 @@ fn a_hangup_takes_the_children_along() {
         assert_eq!(outcome.code, Some(code), "{args:?}: {}", outcome.stderr);
         assert!(outcome.stderr.contains("interrupted"), "{args:?}: {}", outcome.stderr);
         while started.iter().any(|&pid| runs(pid)) {
-            assert!(start.elapsed() < kit::DEADLINE, "{args:?} leaves {started:?} behind");
+            assert!(start.elapsed() < crate::kit::DEADLINE, "{args:?} leaves {started:?} behind");
             std::thread::yield_now();
         }
     }
@@ -237,7 +237,7 @@ fn first_of(child: &mut std::process::Child, is_it: impl Fn(Pid) -> bool) -> Vec
         if !started.is_empty() {
             return started;
         }
-        assert!(start.elapsed() < kit::DEADLINE, "it starts nothing");
+        assert!(start.elapsed() < crate::kit::DEADLINE, "it starts nothing");
         std::thread::yield_now();
     }
 }
@@ -266,7 +266,7 @@ fn servers_end_with_a_lab_that_was_killed() {
         child.kill().unwrap();
         child.wait().unwrap();
         while servers.iter().any(|&pid| runs(pid)) {
-            assert!(start.elapsed() < kit::DEADLINE, "{args:?} leaves {servers:?} behind");
+            assert!(start.elapsed() < crate::kit::DEADLINE, "{args:?} leaves {servers:?} behind");
             std::thread::yield_now();
         }
     }

@@ -9,6 +9,7 @@ mod datagrams;
 #[cfg(target_os = "linux")]
 #[path = "../cluster/established.rs"]
 mod established;
+#[allow(dead_code, reason = "the suite `machine` uses the rest")]
 mod kit;
 mod logs;
 mod metrics;

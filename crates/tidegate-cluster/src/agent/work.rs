@@ -17,8 +17,8 @@ use crate::error::ClusterError;
 use crate::order::Order;
 use crate::seldom::Seldom;
 use crate::text::printable;
-use crate::wire::{self, AgentInfo, Answer, Ask, Event, Hail, What, Word};
-use job::{Job, Leave, Voice};
+use crate::wire::{self, AgentEvent, AgentInfo, Answer, Ask, Hail, What, Word};
+use job::{Leave, PlanJob, Voice};
 
 /// How often an agent checks its job.
 const TICK: Duration = Duration::from_millis(100);
@@ -106,10 +106,10 @@ struct AgentState<'a> {
     options: &'a AgentOptions,
     clock: Clock,
     /// All of one run.
-    jobs: Vec<Job>,
+    jobs: Vec<PlanJob>,
     /// Runs that are over.
     runs: u64,
-    say: mpsc::Sender<Event>,
+    say: mpsc::Sender<AgentEvent>,
     /// How often it is said what others brought about.
     seldom: Seldom,
     tell: &'a mut dyn FnMut(&str, &str),
@@ -161,7 +161,7 @@ impl AgentState<'_> {
             }
             Ok(Ask::Release { run, share }) => {
                 let job = self.jobs.iter().find(|job| job.run == run && job.share == share);
-                match job.is_some_and(Job::release) {
+                match job.is_some_and(PlanJob::release) {
                     true => Answer::Taken,
                     false => Answer::Refused { why: "they were closed before".into() },
                 }
@@ -204,7 +204,7 @@ impl AgentState<'_> {
         }
         let what = format!("run {run}: {} connections to {}", plan.connections, plan.target);
         let voice = Voice::new(self.id.clone(), share, self.say.clone());
-        self.jobs.push(Job::begin(run, voice, plan, lease, self.clock)?);
+        self.jobs.push(PlanJob::begin(run, voice, plan, lease, self.clock)?);
         Ok(what)
     }
 
@@ -214,13 +214,13 @@ impl AgentState<'_> {
         }
         let word = wire::of_a_lead::<Word>(&message.payload);
         if word.is_ok() {
-            self.jobs.iter_mut().for_each(Job::hear);
+            self.jobs.iter_mut().for_each(PlanJob::hear);
         }
         match word {
             Ok(Word::Beat) => {}
-            Ok(Word::Stop) => self.jobs.iter().for_each(Job::stop),
-            Ok(Word::Dismiss { agent, share }) => self.part(&agent, share).for_each(Job::dismiss),
-            Ok(Word::Thanks { agent, share }) => self.part(&agent, share).for_each(Job::thank),
+            Ok(Word::Stop) => self.jobs.iter().for_each(PlanJob::stop),
+            Ok(Word::Dismiss { agent, share }) => self.part(&agent, share).for_each(PlanJob::dismiss),
+            Ok(Word::Thanks { agent, share }) => self.part(&agent, share).for_each(PlanJob::thank),
             Err(e) => self.odd(&e),
         }
     }
@@ -233,25 +233,25 @@ impl AgentState<'_> {
     }
 
     /// The part that is meant, if it is one of ours.
-    fn part(&mut self, agent: &str, share: u32) -> impl Iterator<Item = &mut Job> {
+    fn part(&mut self, agent: &str, share: u32) -> impl Iterator<Item = &mut PlanJob> {
         let ours = agent == self.id;
         self.jobs.iter_mut().filter(move |job| ours && job.share == share)
     }
 
     /// Starts ending; true once nothing is left to end.
     fn leave(&mut self) -> bool {
-        self.jobs.iter().for_each(Job::stop);
+        self.jobs.iter().for_each(PlanJob::stop);
         self.jobs.is_empty()
     }
 
-    async fn look_after(&mut self, events: &mut mpsc::Receiver<Event>) {
+    async fn look_after(&mut self, events: &mut mpsc::Receiver<AgentEvent>) {
         // From the end, so that one that leaves moves none that is still to come.
         for at in (0..self.jobs.len()).rev() {
             self.look_after_one(at, events).await;
         }
     }
 
-    async fn look_after_one(&mut self, at: usize, events: &mut mpsc::Receiver<Event>) {
+    async fn look_after_one(&mut self, at: usize, events: &mut mpsc::Receiver<AgentEvent>) {
         let (say, leave) = self.jobs[at].look_after();
         // What the job said before it ended goes before its result.
         while let Ok(event) = events.try_recv() {
@@ -273,7 +273,7 @@ impl AgentState<'_> {
         }
     }
 
-    async fn publish(&mut self, event: Event) {
+    async fn publish(&mut self, event: AgentEvent) {
         let Some(job) = self.jobs.first() else { return };
         let subject = wire::events_of(&job.run);
         let bytes = match wire::encode(&event) {
@@ -285,7 +285,7 @@ impl AgentState<'_> {
                     self.client.max_payload()
                 );
                 (self.tell)("too-large", &why);
-                let failed = Event { what: What::Failed { why }, ..event };
+                let failed = AgentEvent { what: What::Failed { why }, ..event };
                 wire::encode(&failed).unwrap_or_default()
             }
             Err(e) => return (self.tell)("odd-message", &e.to_string()),

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::experiment::peers::running::Running;
-use crate::experiment::peers::scenario::{Peer, quoted};
+use crate::experiment::peers::running::RunningPeer;
+use crate::experiment::peers::scenario::{PeerProgram, quoted};
 use crate::experiment::round::Round;
 use crate::{Bench, LabError};
 
@@ -41,11 +41,11 @@ impl Contender {
     }
 
     /// Starts it, and waits until it accepts connections.
-    pub(super) fn start(&self, bench: &Bench, keep_alive: bool) -> Result<Running, LabError> {
-        Running::start(bench, &self.peer(), PathBuf::new(), keep_alive)
+    pub(super) fn start(&self, bench: &Bench, keep_alive: bool) -> Result<RunningPeer, LabError> {
+        RunningPeer::start(bench, &self.peer(), PathBuf::new(), keep_alive)
     }
 
-    fn peer(&self) -> Peer {
+    fn peer(&self) -> PeerProgram {
         let command = if self.text.contains(LISTEN) {
             self.text.replace(LISTEN, "127.0.0.1:{port}")
         } else {
@@ -55,11 +55,11 @@ impl Contender {
             )
         };
         let folder = quoted(&self.folder.display().to_string());
-        Peer {
+        PeerProgram {
             name: self.text.clone(),
             start: format!("cd {folder} && exec {command}"),
             path: self.path.clone(),
-            ..Peer::default()
+            ..PeerProgram::default()
         }
     }
 

@@ -12,9 +12,9 @@ pub use sequential::{Decision, Pairs};
 
 use crate::bootstrap::{Interval, median};
 use crate::experiment::generator::Generator;
-use crate::experiment::peers::running::Running;
+use crate::experiment::peers::running::RunningPeer;
 use crate::experiment::round::{self, Length, Requests, Round};
-use crate::machine::Activity;
+use crate::machine::MachineActivity;
 use crate::run::Circumstances;
 use crate::{Bench, LabError};
 
@@ -79,7 +79,7 @@ pub struct Pair {
     /// In order.
     pub turns: Vec<RoundPair>,
     /// Activity of the machine while both ran.
-    pub activity: Activity,
+    pub activity: MachineActivity,
 }
 
 impl Pair {
@@ -142,13 +142,13 @@ pub fn run(
 
 /// Starts both programs in random order, and measures their turns.
 fn measure(bench: &Bench, settings: &Settings) -> Result<Pair, LabError> {
-    let before = Activity::now();
+    let before = MachineActivity::now();
     let (old, new) = in_any_order(
         || settings.old.start(bench, settings.keep_alive),
         || settings.new.start(bench, settings.keep_alive),
     )?
     .1;
-    let turn = |server: &Running, time| {
+    let turn = |server: &RunningPeer, time| {
         let length = Length::Time(time);
         let load = Requests { concurrency: settings.connections, length, keep_alive: settings.keep_alive };
         round::http(Generator::here(bench), &server.url, server.id(), load)
@@ -244,7 +244,7 @@ impl AbOutcome {
     /// Other activity of the machine, in one line.
     #[must_use]
     pub fn activity(&self) -> String {
-        Activity::line(self.pairs.iter().map(|pair| &pair.activity))
+        MachineActivity::line(self.pairs.iter().map(|pair| &pair.activity))
     }
 }
 

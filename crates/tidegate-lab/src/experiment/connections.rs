@@ -8,7 +8,7 @@ use tidegate_load::Report;
 
 use super::generator::{Agents, Generator};
 use super::sizing::{self, Limits, Sizing, Source};
-use super::{LeftOut, LoadResultFile, PATIENCE, Server, contestants, position};
+use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, contestants, position};
 use crate::kernel_memory;
 use crate::process::{Process, shown};
 use crate::run::Facts;
@@ -165,7 +165,7 @@ pub(crate) fn shortfall(row: &Row) -> Option<String> {
 pub(crate) fn measure(
     generator: Generator<'_>,
     model: Model,
-    server: Server,
+    server: ServerProcess,
     plan: &Sizing,
     window: Duration,
 ) -> Result<Row, LabError> {
@@ -213,7 +213,7 @@ pub(crate) fn measure(
     })
 }
 
-fn start_server(generator: Generator<'_>, model: Model, plan: &Sizing) -> Result<Server, LabError> {
+fn start_server(generator: Generator<'_>, model: Model, plan: &Sizing) -> Result<ServerProcess, LabError> {
     let sized = plan.server_options();
     let small = ["--buffers", "64", "--buffer-bytes", "4096"]; // as the messages are
     let options: Vec<&str> = sized.iter().map(String::as_str).chain(small).collect();

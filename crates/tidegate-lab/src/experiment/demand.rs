@@ -9,7 +9,7 @@ use tidegate::policy::{Effect, Limited, Policy};
 
 use super::generator::Generator;
 use super::round::{self, Figures, Round};
-use super::{LeftOut, Server, affordable, contestants, interleave, position};
+use super::{LeftOut, ServerProcess, affordable, contestants, interleave, position};
 use crate::bootstrap::{Interval, of_ratio};
 use crate::run::Facts;
 use crate::{Bench, LabError};
@@ -174,7 +174,7 @@ fn measure(
 ) -> Result<Round, LabError> {
     let threads: Vec<String> = threads.iter().flat_map(|n| ["--threads".into(), n.to_string()]).collect();
     let threads: Vec<&str> = threads.iter().map(String::as_str).collect();
-    let server = Server::start(bench, "http", model, &threads)?;
+    let server = ServerProcess::start(bench, "http", model, &threads)?;
     let options = [
         ["-c", &connections.to_string()],
         ["--rate", &rate.to_string()],

@@ -13,7 +13,7 @@ use tidegate_load::Report;
 use super::round::{Figures, Round};
 use super::sizing::{self, Sizing};
 use super::window::Windowed;
-use super::{LeftOut, Server, contestants, interleave, position};
+use super::{LeftOut, ServerProcess, contestants, interleave, position};
 use crate::process::Scratch;
 use crate::run::Facts;
 use crate::sample::read_from_disk;
@@ -143,7 +143,7 @@ struct Take {
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
     let (models, left_out) = contestants(&settings.models);
     let mut table = Table { repeats: settings.repeats, left_out, ..Table::default() };
-    let files = match Files::create(&settings.folder, settings.clients) {
+    let files = match FileSet::create(&settings.folder, settings.clients) {
         Ok(files) => files,
         Err(e) => {
             let why = format!(
@@ -207,7 +207,7 @@ fn measure(
     bench: &Bench,
     model: Model,
     sizing: &Sizing,
-    files: &Files,
+    files: &FileSet,
     cache: Cache,
     arrival: Arrival,
 ) -> Result<Take, LabError> {
@@ -218,7 +218,7 @@ fn measure(
     // All may wait for the disk, and nothing is looked for beside a file.
     let mut options = vec![folder.as_str(), "--offload-queue", &most, "--precompressed", "none"];
     options.extend(sized.iter().map(String::as_str));
-    let server = Server::start(bench, "files", model, &options)?;
+    let server = ServerProcess::start(bench, "files", model, &options)?;
     let put =
         |e: io::Error| LabError::Process { what: format!("the page cache, for {model}"), why: e.to_string() };
     match cache {
@@ -253,7 +253,7 @@ fn judged(report: Report, arrival: Arrival) -> Report {
 }
 
 /// The files, and the paths by which they are asked for.
-struct Files {
+struct FileSet {
     folder: Scratch,
     count: usize,
     /// Outside of what is served.
@@ -261,7 +261,7 @@ struct Files {
     _beside: Scratch,
 }
 
-impl Files {
+impl FileSet {
     fn create(inside: &Path, count: usize) -> io::Result<Self> {
         let folder = Scratch::create(inside)?;
         let beside = Scratch::create(inside)?;
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn files_have_their_size_and_a_path_each_and_are_gone_afterwards() {
         let inside = tempfile::tempdir().unwrap();
-        let files = Files::create(inside.path(), 3).unwrap();
+        let files = FileSet::create(inside.path(), 3).unwrap();
         files.read().unwrap();
         let paths = std::fs::read_to_string(&files.paths).unwrap();
         assert_eq!(paths, "/000000\n/000001\n/000002\n");

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use tidegate::Model;
 
-use super::{PATIENCE, Server};
+use super::{PATIENCE, ServerProcess};
 use crate::process::{Process, cpus};
 use crate::{Bench, LabError};
 
@@ -39,9 +39,14 @@ impl<'a> Generator<'a> {
     }
 
     /// The server's address as seen by the load.
-    pub(super) fn server(&self, service: &str, model: Model, extra: &[&str]) -> Result<Server, LabError> {
+    pub(super) fn server(
+        &self,
+        service: &str,
+        model: Model,
+        extra: &[&str],
+    ) -> Result<ServerProcess, LabError> {
         let ip = self.agents.map_or(Ipv4Addr::LOCALHOST.into(), |agents| agents.server);
-        Server::start_at(self.bench, service, model, ip, extra)
+        ServerProcess::start_at(self.bench, service, model, ip, extra)
     }
 
     /// Options of a load that say who carries it. `of_this_machine` are those that agents see to themselves.

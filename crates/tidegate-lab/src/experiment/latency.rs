@@ -13,7 +13,7 @@ use tidegate::{Model, system};
 use tidegate_load::PingReport;
 
 use super::sockmap::Way;
-use super::{LeftOut, LoadResultFile, PATIENCE, Server, contestants, interleave};
+use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, contestants, interleave};
 use crate::process::{Process, cpus, shown};
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -336,7 +336,7 @@ fn measure(bench: &Bench, setup: &Setup, size: usize, window: Duration) -> Resul
             }
             // A deferred accept would have the first message, and with it all of that direction, go by TCP.
             extra.extend(way.iter().flat_map(|_| ["--defer-accept", "none"]));
-            let server = Server::start(bench, "echo", model, &extra)?;
+            let server = ServerProcess::start(bench, "echo", model, &extra)?;
             args.extend(["--server-pid".into(), server.process.id().to_string(), server.url.clone()]);
             ping(bench, args, &file)?
         }

@@ -10,7 +10,7 @@ use tidegate::{Model, Policy, system};
 use super::round::{Figures, Round};
 use super::share::Share;
 use super::window::Windowed;
-use super::{LeftOut, Server, affordable, contestants, interleave, position};
+use super::{LeftOut, ServerProcess, affordable, contestants, interleave, position};
 use crate::kernel_memory;
 use crate::run::Facts;
 use crate::spread::Spread;
@@ -306,7 +306,7 @@ fn measure(
 ) -> Result<Take, LabError> {
     let options = buffers.options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let server = Server::start(bench, "echo", model, &options)?;
+    let server = ServerProcess::start(bench, "echo", model, &options)?;
     share.hold(server.process.id(), model)?;
     let args = [
         ["-c", &connections.to_string()],

@@ -118,13 +118,13 @@ pub(crate) fn position(model: &str) -> Option<usize> {
 }
 
 /// A running server and where it listens.
-pub(crate) struct Server {
+pub(crate) struct ServerProcess {
     pub(crate) process: Process,
     pub(crate) url: String,
     port: u16,
 }
 
-impl Server {
+impl ServerProcess {
     pub(crate) fn start(
         bench: &Bench,
         service: &str,

@@ -17,7 +17,7 @@ use super::share::Share;
 pub use super::sizing::Scarce;
 use super::sizing::{self, Sizing};
 use super::window::Windowed;
-use super::{LeftOut, Server, contestants, interleave, position};
+use super::{LeftOut, ServerProcess, contestants, interleave, position};
 use crate::run::Facts;
 use crate::sample::Usage;
 use crate::{Bench, LabError};
@@ -25,7 +25,7 @@ use crate::{Bench, LabError};
 /// The behaviour of the clients of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Pace {
+pub enum ClientPace {
     /// Each connection sends the next message as soon as the last one came back.
     Unlimited,
     /// Each connection sends without waiting for answers, until so many messages are on their way.
@@ -40,7 +40,7 @@ pub enum Pace {
     },
 }
 
-impl fmt::Display for Pace {
+impl fmt::Display for ClientPace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unlimited => f.write_str("unlimited"),
@@ -61,11 +61,11 @@ pub const MESSAGE_BYTES: usize = 4096;
 
 /// The load of one row for each model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub struct RowLoad {
     /// Connections attempted.
     pub connections: usize,
     /// Their behaviour.
-    pub pace: Pace,
+    pub pace: ClientPace,
     /// Bytes of a message.
     pub message_bytes: usize,
     /// Length of the measuring window.
@@ -78,7 +78,7 @@ pub struct Settings {
     /// The models, in order.
     pub models: Vec<Model>,
     /// The rows for each.
-    pub loads: Vec<Load>,
+    pub loads: Vec<RowLoad>,
     /// Rounds of each row.
     pub repeats: usize,
 }
@@ -90,18 +90,23 @@ impl Settings {
     /// The paced messages are short enough that every connection sends at least one in the window.
     #[must_use]
     pub fn classic(models: Vec<Model>, window: Duration) -> Self {
-        let limited = |connections| Load {
+        let limited = |connections| RowLoad {
             connections,
-            pace: Pace::Limited { bytes_per_s: 200_000 },
+            pace: ClientPace::Limited { bytes_per_s: 200_000 },
             message_bytes: 512,
             window: window.max(Duration::from_secs(3)),
         };
-        let outstanding = Pace::Outstanding { messages: OUTSTANDING };
+        let outstanding = ClientPace::Outstanding { messages: OUTSTANDING };
         Self {
             models,
             loads: vec![
-                Load { connections: 7_000, pace: Pace::Unlimited, message_bytes: MESSAGE_BYTES, window },
-                Load { connections: 7_000, pace: outstanding, message_bytes: 1024, window },
+                RowLoad {
+                    connections: 7_000,
+                    pace: ClientPace::Unlimited,
+                    message_bytes: MESSAGE_BYTES,
+                    window,
+                },
+                RowLoad { connections: 7_000, pace: outstanding, message_bytes: 1024, window },
                 limited(12_000),
                 limited(MANY),
             ],
@@ -111,9 +116,9 @@ impl Settings {
 
     /// The rows of clients without limit for each of these sizes of a message, in place of the one they have.
     pub fn set_message_bytes(&mut self, sizes: &[usize]) {
-        let each = |load: Load| match load.pace {
-            Pace::Unlimited => {
-                sizes.iter().map(|&message_bytes| Load { message_bytes, ..load.clone() }).collect()
+        let each = |load: RowLoad| match load.pace {
+            ClientPace::Unlimited => {
+                sizes.iter().map(|&message_bytes| RowLoad { message_bytes, ..load.clone() }).collect()
             }
             _ => vec![load],
         };
@@ -133,11 +138,10 @@ impl Settings {
 }
 
 /// The size of a message where it is not the usual one of a row, to be added to its name.
-pub(crate) fn size_in_words(pace: Pace, bytes: usize) -> String {
+pub(crate) fn size_in_words(pace: ClientPace, bytes: usize) -> String {
     match (pace, bytes) {
-        (Pace::Unlimited, 0 | MESSAGE_BYTES) | (Pace::Outstanding { .. } | Pace::Limited { .. }, _) => {
-            String::new()
-        }
+        (ClientPace::Unlimited, 0 | MESSAGE_BYTES)
+        | (ClientPace::Outstanding { .. } | ClientPace::Limited { .. }, _) => String::new(),
         _ if bytes.is_multiple_of(1024) => format!(", {} KiB", bytes / 1024),
         _ => format!(", {bytes} B"),
     }
@@ -149,7 +153,7 @@ pub struct Row {
     /// The model.
     pub model: String,
     /// The behaviour of the clients.
-    pub pace: Pace,
+    pub pace: ClientPace,
     /// Bytes of a message; 0 in results that did not say so.
     #[serde(default)]
     pub message_bytes: usize,
@@ -208,9 +212,9 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             let size = size_in_words(load.pace, load.message_bytes);
             progress(&format!("{model}, {} connections, {}{size}", sizing.connections, load.pace));
             match load.pace {
-                Pace::Unlimited => share
+                ClientPace::Unlimited => share
                     .fitted(|take: &Take| &take.round, |share| measure(bench, *model, load, sizing, share)),
-                Pace::Outstanding { .. } | Pace::Limited { .. } => {
+                ClientPace::Outstanding { .. } | ClientPace::Limited { .. } => {
                     measure(bench, *model, load, sizing, &share)
                 }
             }
@@ -230,7 +234,7 @@ struct Take {
     round: Round,
 }
 
-fn row(model: Model, load: &Load, sizing: &Sizing, mut takes: Vec<Take>) -> Option<Row> {
+fn row(model: Model, load: &RowLoad, sizing: &Sizing, mut takes: Vec<Take>) -> Option<Row> {
     let rounds: Vec<Round> = takes.iter().map(|take| take.round.clone()).collect();
     let figures = Figures::of(&rounds)?;
     takes.sort_by(|a, b| a.round.cpu_s_per_100k.total_cmp(&b.round.cpu_s_per_100k));
@@ -255,14 +259,14 @@ fn row(model: Model, load: &Load, sizing: &Sizing, mut takes: Vec<Take>) -> Opti
 fn measure(
     bench: &Bench,
     model: Model,
-    load: &Load,
+    load: &RowLoad,
     sizing: &Sizing,
     share: &Share,
 ) -> Result<Take, LabError> {
     // Silent connections must be established, too, as in the book.
     let options = sizing.server_options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let server = Server::start(bench, "echo", model, &options)?;
+    let server = ServerProcess::start(bench, "echo", model, &options)?;
     share.hold(server.process.id(), model)?;
     let args = arguments(&server, load, sizing);
     let (connections, length) = (sizing.connections, Some(load.window));
@@ -271,7 +275,7 @@ fn measure(
     Ok(Take { share: share.value(), usage, load, round })
 }
 
-fn arguments(server: &Server, load: &Load, sizing: &Sizing) -> Vec<String> {
+fn arguments(server: &ServerProcess, load: &RowLoad, sizing: &Sizing) -> Vec<String> {
     let mut args = vec!["echo".to_owned(), server.url.clone()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
     option("-c", sizing.connections.to_string());
@@ -280,9 +284,9 @@ fn arguments(server: &Server, load: &Load, sizing: &Sizing) -> Vec<String> {
     option("--size", load.message_bytes.to_string());
     option("--timeout", "5".into());
     match load.pace {
-        Pace::Unlimited => {}
-        Pace::Outstanding { messages } => option("--window", messages.to_string()),
-        Pace::Limited { bytes_per_s } => option("-r", bytes_per_s.to_string()),
+        ClientPace::Unlimited => {}
+        ClientPace::Outstanding { messages } => option("--window", messages.to_string()),
+        ClientPace::Limited { bytes_per_s } => option("-r", bytes_per_s.to_string()),
     }
     args
 }
@@ -298,7 +302,7 @@ mod tests {
         let rows: Vec<_> = settings.loads.iter().map(|load| (load.connections, load.message_bytes)).collect();
         assert_eq!(rows, [(7_000, 1_024), (7_000, 4_096), (7_000, 1_024), (12_000, 512), (50_000, 512)]);
         assert_eq!(settings.facts().len(), 5, "each has a name: {:?}", settings.facts());
-        let words = |bytes| size_in_words(Pace::Unlimited, bytes);
+        let words = |bytes| size_in_words(ClientPace::Unlimited, bytes);
         assert_eq!((words(4_096), words(1_024), words(100)), ("".into(), ", 1 KiB".into(), ", 100 B".into()));
     }
 }

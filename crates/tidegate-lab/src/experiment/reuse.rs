@@ -8,7 +8,7 @@ use tidegate::policy::{Effect, Limited, Policy};
 use super::generator::Generator;
 use super::round::{self, Figures, Length, Requests, Round};
 use super::share::Share;
-use super::{LeftOut, Server, affordable, interleave, missing, position};
+use super::{LeftOut, ServerProcess, affordable, interleave, missing, position};
 use crate::run::Facts;
 use crate::{Bench, LabError};
 
@@ -147,7 +147,7 @@ fn measure(
     share: &Share,
 ) -> Result<Round, LabError> {
     let options: &[&str] = if reused { &["--reuse-sockets", KEPT] } else { &[] };
-    let server = Server::start(bench, "http", model, options)?;
+    let server = ServerProcess::start(bench, "http", model, options)?;
     let pid = server.process.id();
     share.hold(pid, model)?;
     let round = round::throttled(Generator::here(bench), &server.url, pid, requests, share.value())?;

@@ -9,7 +9,7 @@ use tidegate::policy::{MinRate, OutboxMarks};
 use tidegate::{Model, Policy};
 use tidegate_load::AttackReport;
 
-use super::{LeftOut, LoadResultFile, PATIENCE, Server, contestants};
+use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, contestants};
 use crate::process::{Process, cpus, shown};
 use crate::run::Facts;
 use crate::sample::Sampler;
@@ -70,7 +70,7 @@ impl Settings {
 
 /// What well-behaved clients got.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Service {
+pub struct ServiceQuality {
     /// Right answers a second.
     pub requests_per_s: f64,
     /// 99th percentile of the time to an answer, in microseconds.
@@ -91,11 +91,11 @@ pub struct Row {
     /// The model.
     pub model: String,
     /// Before the attack, under it and after it.
-    pub before: Service,
+    pub before: ServiceQuality,
     /// Under the attack.
-    pub under: Service,
+    pub under: ServiceQuality,
     /// After it.
-    pub after: Service,
+    pub after: ServiceQuality,
     /// The most user memory that the policy allows, in bytes.
     pub bound_bytes: u64,
     /// What the server did to the attackers.
@@ -220,7 +220,7 @@ fn measure(bench: &Bench, model: Model, settings: &Settings) -> Result<Row, LabE
     let mut policy = hardened();
     let options = options(&policy);
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let server = Server::start(bench, "http", model, &options)?;
+    let server = ServerProcess::start(bench, "http", model, &options)?;
     // `serve` has one I/O thread for each processor it may use; this process may use more.
     if !bench.server_cpus.is_empty() && !matches!(model, Model::Blocking | Model::Pool) {
         policy.threads = std::num::NonZeroUsize::new(bench.server_cpus.len());
@@ -235,7 +235,12 @@ fn measure(bench: &Bench, model: Model, settings: &Settings) -> Result<Row, LabE
 }
 
 /// What well-behaved clients get for so long.
-fn clients(bench: &Bench, server: &Server, clients: usize, window: Duration) -> Result<Service, LabError> {
+fn clients(
+    bench: &Bench,
+    server: &ServerProcess,
+    clients: usize,
+    window: Duration,
+) -> Result<ServiceQuality, LabError> {
     let file = LoadResultFile::new();
     let mut args: Vec<String> = vec!["load".into(), "http".into(), server.url.clone()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
@@ -250,7 +255,7 @@ fn clients(bench: &Bench, server: &Server, clients: usize, window: Duration) -> 
     load.wait(window + PATIENCE)?; // what went wrong is in the report
     let usage = sampler.stop();
     let report = file.read(&name)?;
-    Ok(Service {
+    Ok(ServiceQuality {
         requests_per_s: report.requests_per_s,
         p99_us: report.latency_us.p99,
         errors: report.failed + report.wrong + report.timed_out + report.connect_failed,
@@ -270,7 +275,7 @@ struct Assault {
 
 impl Assault {
     /// Begins it; returns when every attacker has come.
-    fn begin(bench: &Bench, server: &Server, settings: &Settings) -> Result<Self, LabError> {
+    fn begin(bench: &Bench, server: &ServerProcess, settings: &Settings) -> Result<Self, LabError> {
         let file = LoadResultFile::new();
         let Attackers { silent, trickle, flood, half_open, resets_per_s } = settings.attackers;
         // It takes a second to come, and must not be over before the clients have been measured.
@@ -306,11 +311,11 @@ mod tests {
     use super::*;
 
     fn row() -> Row {
-        let good = Service { requests_per_s: 100.0, user_bytes: 10, ..Service::default() };
+        let good = ServiceQuality { requests_per_s: 100.0, user_bytes: 10, ..ServiceQuality::default() };
         Row {
             model: "poll".into(),
             before: good.clone(),
-            under: Service { requests_per_s: 50.0, ..good.clone() },
+            under: ServiceQuality { requests_per_s: 50.0, ..good.clone() },
             after: good,
             bound_bytes: 10,
             attack: AttackReport::default(),

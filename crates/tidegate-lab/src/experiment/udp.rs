@@ -11,7 +11,7 @@ use tidegate::{DatagramPath, Model};
 use tidegate_load::verdict::Verdict;
 
 use super::round::assessed;
-use super::{LeftOut, LoadResultFile, PATIENCE, Server, interleave, separated, why_not};
+use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, interleave, separated, why_not};
 use crate::process::{Process, cpus, shown};
 use crate::sample::cpu_s;
 use crate::spread::Spread;
@@ -168,8 +168,12 @@ fn measure(
     bytes: usize,
 ) -> Result<UdpRun, LabError> {
     // One thread, because it has one processor; `--segment-bytes` is about replies, of which there are none.
-    let server =
-        Server::start(bench, "udp", model, &["sink", "--path", path.name(), "--threads", "1", "--stats"])?;
+    let server = ServerProcess::start(
+        bench,
+        "udp",
+        model,
+        &["sink", "--path", path.name(), "--threads", "1", "--stats"],
+    )?;
     let file = LoadResultFile::new();
     let mut args: Vec<String> = ["load", "udp", server.url.as_str(), "--one-way"].map(Into::into).into();
     args.extend(["--path".into(), path.to_string(), "--size".into(), bytes.to_string()]);

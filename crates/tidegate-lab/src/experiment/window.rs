@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_load::Report;
 
-use super::{LoadResultFile, PATIENCE, Server};
+use super::{LoadResultFile, PATIENCE, ServerProcess};
 use crate::process::{Process, cpus, shown};
 use crate::sample::{Sampler, Usage};
 use crate::{Bench, LabError};
@@ -13,7 +13,7 @@ use crate::{Bench, LabError};
 pub(super) struct Windowed<'a> {
     pub(super) bench: &'a Bench,
     /// Ended with the load.
-    pub(super) server: Server,
+    pub(super) server: ServerProcess,
     /// `echo` or `http`, the target, and the options that are its own.
     pub(super) args: Vec<String>,
     /// Its connections.

@@ -4,7 +4,7 @@ use super::chart::{Chart, chart, judged_series, series};
 use super::sections::{CONNECTIONS, COST, RESPONSES, TABLE_6_3, of_page};
 use super::svg::{self, ChartPoint, MAXIMUM, Scale, Sheet};
 use super::{Results, answer, verdict};
-use crate::experiment::models::{Pace, size_in_words};
+use crate::experiment::models::{ClientPace, size_in_words};
 use crate::experiment::peers::{Case, PAGE_BYTES};
 use crate::experiment::round::Figures;
 use crate::experiment::{concurrency, connections, latency, models, peers};
@@ -64,7 +64,7 @@ fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
 
 /// The rows of Table 6-3 with unlimited clients.
 fn unlimited(table: &models::Table) -> impl Iterator<Item = &models::Row> {
-    table.rows.iter().filter(|row| row.pace == Pace::Unlimited)
+    table.rows.iter().filter(|row| row.pace == ClientPace::Unlimited)
 }
 
 /// A model, with its connections if they differ between its rows, and the size of unusual messages.

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::udp as datagrams;
 use crate::experiment::{self, LeftOut, concurrency, connections, models};
-use crate::machine::Activity;
+use crate::machine::MachineActivity;
 use crate::run::{Circumstances, Row, Run};
 use crate::save::ResultFile;
 use crate::{Bench, LabError};
@@ -145,7 +145,7 @@ impl Results {
 
     /// What else the machine did meanwhile, in one line.
     fn activity(&self) -> Option<String> {
-        Some(Activity::line(self.circumstances.activity.iter())).filter(|line| !line.is_empty())
+        Some(MachineActivity::line(self.circumstances.activity.iter())).filter(|line| !line.is_empty())
     }
 
     /// Every round of every row, for saving and comparing.

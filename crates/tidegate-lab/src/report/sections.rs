@@ -3,7 +3,7 @@
 use super::cells::{Cells, counted};
 use super::tables::{concurrency_cells, connections_cells, models_cells};
 use super::{Measured, Results, answer, verdict};
-use crate::experiment::models::Pace;
+use crate::experiment::models::ClientPace;
 use crate::experiment::peers::PAGE_BYTES;
 use crate::experiment::{LeftOut, concurrency};
 use crate::kernel_memory::{objects_method, socket_bytes, sockets_method};
@@ -33,7 +33,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
                 sockets_method(socket_bytes())
             )
         };
-        let unlimited = table.rows.iter().filter(|row| row.pace == Pace::Unlimited);
+        let unlimited = table.rows.iter().filter(|row| row.pace == ClientPace::Unlimited);
         let kept_to = shares(unlimited.map(|row| row.share), &table.throttle);
         let about = format!(
             "An echo server on each model. {kept_to} That is about unlimited clients; their latencies are as they were with that share. Connected are established connections; verified are those on which a whole \

@@ -1,7 +1,7 @@
 //! Survival under attack, as a table.
 
 use super::cells::{Cells, NOT_MEASURED, grouped};
-use crate::experiment::survival::{Attackers, LEAST_RATIO, Row, Service, Table};
+use crate::experiment::survival::{Attackers, LEAST_RATIO, Row, ServiceQuality, Table};
 use crate::kernel_memory::{socket_bytes, sockets_method};
 
 /// A row for each model.
@@ -28,9 +28,9 @@ pub(super) fn cells(table: &Table) -> Cells {
 
 fn row(row: &Row) -> Vec<String> {
     let service =
-        |s: &Service| format!("{} ({:.1})", grouped(s.requests_per_s as u64), s.p99_us as f64 / 1e3);
+        |s: &ServiceQuality| format!("{} ({:.1})", grouped(s.requests_per_s as u64), s.p99_us as f64 / 1e3);
     let kib = |bytes: u64| grouped(bytes / 1024);
-    let kernel = |s: &Service| s.kernel_bytes.map_or(NOT_MEASURED.into(), kib);
+    let kernel = |s: &ServiceQuality| s.kernel_bytes.map_or(NOT_MEASURED.into(), kib);
     let ended = |kind: &str| {
         let found = row.attack.kinds.iter().find(|entry| entry.kind == kind);
         found.map_or("–".into(), |entry| {

@@ -2,7 +2,7 @@
 
 use super::cells::{Cells, NOT_MEASURED, figure, figures_head, figures_row, grouped, pivot, spread};
 use super::verdict;
-use crate::experiment::models::{Pace, size_in_words};
+use crate::experiment::models::{ClientPace, size_in_words};
 use crate::experiment::round::Figures;
 use crate::experiment::{concurrency, connections, models};
 use crate::spread::Spread;
@@ -34,9 +34,9 @@ pub fn models_cells(table: &models::Table) -> Cells {
         cells.push(vec![
             row.model.clone(),
             match row.pace {
-                Pace::Unlimited => format!("unlimited{}", size_in_words(row.pace, row.message_bytes)),
-                Pace::Outstanding { messages } => format!("{messages} outstanding"),
-                Pace::Limited { bytes_per_s } => format!("{} B/s a block", grouped(bytes_per_s)),
+                ClientPace::Unlimited => format!("unlimited{}", size_in_words(row.pace, row.message_bytes)),
+                ClientPace::Outstanding { messages } => format!("{messages} outstanding"),
+                ClientPace::Limited { bytes_per_s } => format!("{} B/s a block", grouped(bytes_per_s)),
             },
             numbers(row),
             grouped(row.usage.user_memory_kib),
@@ -46,7 +46,7 @@ pub fn models_cells(table: &models::Table) -> Cells {
             format!("{}/{}", megabytes(row.load.received_bytes_per_s), megabytes(row.load.sent_bytes_per_s)),
             match row.pace {
                 // The load sets the rate of the others, whichever side is the limit.
-                Pace::Limited { .. } => whole(row.load.requests_per_s),
+                ClientPace::Limited { .. } => whole(row.load.requests_per_s),
                 _ => verdict::marked(whole(row.load.requests_per_s), &row.figures.verdicts),
             },
             ms(row.load.latency_us.p50),

@@ -10,7 +10,7 @@ use super::search::{Candidate, Failure, Laboratory, Side, Trial};
 use super::{Goal, Setting, Settings};
 use crate::experiment::generator::Generator;
 use crate::experiment::round::{self, Round};
-use crate::experiment::{Server, affordable, connections, sizing};
+use crate::experiment::{ServerProcess, affordable, connections, sizing};
 use crate::{Bench, LabError};
 
 /// Part of what a server can answer that the open loops of [`Goal::P99`] and [`Goal::Cpu`] ask for: enough to be busy, and away from the
@@ -85,8 +85,9 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         }
         let options = setting.options();
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let mut server = Server::start(self.bench, Goal::Throughput.service(), setting.model, &options)
-            .map_err(|e| Failure { side: Side::Server, why: e.to_string() })?;
+        let mut server =
+            ServerProcess::start(self.bench, Goal::Throughput.service(), setting.model, &options)
+                .map_err(|e| Failure { side: Side::Server, why: e.to_string() })?;
         let (connections, seconds) = (connections.to_string(), self.window.as_secs_f64().to_string());
         let mut load = vec!["-c", &connections, "-d", &seconds];
         let rate = self.rate.map(|rate| rate.to_string());
@@ -128,7 +129,7 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         let mut options =
             vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
         options.extend(own.iter().map(String::as_str));
-        let server = Server::start(self.bench, Goal::Connections.service(), setting.model, &options)
+        let server = ServerProcess::start(self.bench, Goal::Connections.service(), setting.model, &options)
             .map_err(|e| Failure { side: Side::Server, why: e.to_string() })?;
         let unknown = |why: String| Failure { side: Side::Unknown, why };
         let row =

@@ -82,7 +82,7 @@ pub(super) struct Outcome {
     pub(super) first_error: Option<String>,
 }
 
-pub(super) struct Flow {
+pub(super) struct DatagramFlow {
     client: DatagramClient,
     block: Block,
     tracker: Tracker,
@@ -110,7 +110,7 @@ pub(super) struct Flow {
     first_error: Option<String>,
 }
 
-impl Flow {
+impl DatagramFlow {
     pub(super) fn new(
         plan: &UdpPlan,
         index: usize,

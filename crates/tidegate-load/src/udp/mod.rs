@@ -27,7 +27,7 @@ use crate::procs::sample;
 use crate::report::{Latency, OpenLoop, Phase, Report, Second, Status};
 use crate::thread_stats::histogram;
 use crate::verdict::Evidence;
-use flow::{Flow, Outcome, Slice};
+use flow::{DatagramFlow, Outcome, Slice};
 pub use message::HEAD_BYTES;
 pub use report::UdpReport;
 
@@ -132,7 +132,7 @@ pub fn run_udp(
         .into_iter()
         .enumerate()
         .map(|(index, client)| {
-            let flow = Flow::new(plan, index, client, begun, slices.clone(), interrupted.clone());
+            let flow = DatagramFlow::new(plan, index, client, begun, slices.clone(), interrupted.clone());
             thread::Builder::new().name(format!("udp-load-{index}")).spawn(move || flow.run())
         })
         .collect();

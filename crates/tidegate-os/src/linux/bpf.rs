@@ -237,7 +237,7 @@ impl Program {
     ///
     /// # Errors
     /// What the system says; `EINVAL` before Linux 5.7, or if another program was attached so that it is alone.
-    pub fn attach_to_cgroup(&self, group: BorrowedFd<'_>) -> io::Result<Link> {
+    pub fn attach_to_cgroup(&self, group: BorrowedFd<'_>) -> io::Result<BpfLink> {
         let request = LinkCreate {
             program: self.0.as_raw_fd() as u32,
             target: group.as_raw_fd() as u32,
@@ -245,13 +245,13 @@ impl Program {
             flags: 0,
         };
         // SAFETY: the request holds no pointers.
-        unsafe { bpf_descriptor(LINK_CREATE, &request) }.map(Link)
+        unsafe { bpf_descriptor(LINK_CREATE, &request) }.map(BpfLink)
     }
 }
 
 /// An attachment, undone when dropped.
 #[derive(Debug)]
-pub struct Link(#[expect(dead_code, reason = "held, not used")] OwnedFd);
+pub struct BpfLink(#[expect(dead_code, reason = "held, not used")] OwnedFd);
 
 fn address(bytes: &[u8]) -> u64 {
     bytes.as_ptr().expose_provenance() as u64

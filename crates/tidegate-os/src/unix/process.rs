@@ -8,13 +8,13 @@ use super::call::check;
 
 /// The soft and the hard limit on open descriptors.
 pub fn descriptor_limit() -> (u64, u64) {
-    let limit = Limit::Descriptors.get();
+    let limit = ResourceLimit::Descriptors.get();
     (bounded(limit.rlim_cur).unwrap_or(u64::MAX), bounded(limit.rlim_max).unwrap_or(u64::MAX))
 }
 
 /// Raises the soft limit on open descriptors to the hard one and returns it.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
-    let mut limit = Limit::Descriptors.get();
+    let mut limit = ResourceLimit::Descriptors.get();
     limit.rlim_cur = limit.rlim_max;
     // SAFETY: `limit` is valid for reading one `rlimit` during the call.
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
@@ -22,13 +22,13 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 }
 
 /// A limit of this process.
-pub(super) enum Limit {
+pub(super) enum ResourceLimit {
     AddressSpace,
     Descriptors,
     LockedMemory,
 }
 
-impl Limit {
+impl ResourceLimit {
     /// The soft value; `None` is without limit.
     pub(super) fn soft(self) -> Option<u64> {
         bounded(self.get().rlim_cur)
@@ -55,7 +55,7 @@ fn bounded(value: libc::rlim_t) -> Option<u64> {
 
 /// How many bytes this process may lock in memory; `None` is without limit.
 pub fn locked_memory_limit() -> Option<u64> {
-    Limit::LockedMemory.soft()
+    ResourceLimit::LockedMemory.soft()
 }
 
 /// Whether `SIGHUP` is ignored, as under `nohup(1)`.

@@ -15,10 +15,10 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::pages::{Pages, Residence};
-use super::process::Limit;
+use super::process::ResourceLimit;
 
 /// What a thread runs.
-type Run = Box<dyn FnOnce() + Send>;
+type ThreadBody = Box<dyn FnOnce() + Send>;
 
 /// Memory maps left to libraries, large allocations and the heaps of threads.
 const RESERVED_MAPS: usize = 2_000;
@@ -43,7 +43,7 @@ static PROMISED: AtomicUsize = AtomicUsize::new(0);
 pub fn start(name: &str, stack_bytes: usize, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let alive = Alive::enter()?;
     let name = CString::new(name).unwrap_or_default();
-    let run: Run = Box::new(move || {
+    let run: ThreadBody = Box::new(move || {
         let _alive = alive;
         set_name(&name);
         // The hook has printed it. The payload may panic when dropped; what that leaves is left.
@@ -71,7 +71,7 @@ pub fn start(name: &str, stack_bytes: usize, run: impl FnOnce() + Send + 'static
 
 extern "C" fn main_of(run: *mut c_void) -> *mut c_void {
     // SAFETY: `start` made it from a `Box<Run>` and gave it to this thread alone.
-    let run = unsafe { Box::from_raw(run.cast::<Run>()) };
+    let run = unsafe { Box::from_raw(run.cast::<ThreadBody>()) };
     run(); // does not unwind
     std::ptr::null_mut()
 }
@@ -173,7 +173,7 @@ impl Headroom {
 /// called.
 fn free_address_space() -> Option<usize> {
     static STATM: LazyLock<Option<File>> = LazyLock::new(|| File::open("/proc/self/statm").ok());
-    let limit = Limit::AddressSpace.soft()?;
+    let limit = ResourceLimit::AddressSpace.soft()?;
     let mut text = [0; 128];
     let length = STATM.as_ref()?.read_at(&mut text, 0).ok()?;
     let pages = std::str::from_utf8(&text[..length]).ok()?.split_whitespace().next()?.parse::<u64>().ok()?;
@@ -194,7 +194,7 @@ impl Drop for Headroom {
 /// that [`Headroom`] has just promised to somebody. Does nothing with another C library.
 pub fn share_a_limited_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    if Limit::AddressSpace.soft().is_some() {
+    if ResourceLimit::AddressSpace.soft().is_some() {
         // SAFETY: it takes no pointer, takes the lock of the heap itself, and may be called at any time.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     }

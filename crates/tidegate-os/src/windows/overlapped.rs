@@ -98,7 +98,7 @@ pub(super) enum OperationData {
     Send(Payload),
     /// A send with a file in it.
     Transmit(Box<Transmission>),
-    Accept(Accept),
+    Accept(PendingAccept),
     /// A socket on its way to being used again.
     Disconnect(Socket),
     /// Of a [`DatagramQueue`].
@@ -109,7 +109,7 @@ pub(super) enum OperationData {
 ///
 /// Its socket is closed only when the accept has come back, also when that is to end: closed before, it would leave
 /// memory with the kernel that nobody gets back.
-pub(super) struct Accept {
+pub(super) struct PendingAccept {
     socket: Socket,
     /// It had a connection before.
     used: bool,

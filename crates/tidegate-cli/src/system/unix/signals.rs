@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-use crate::life::{Change, Word};
+use crate::life::{ServerChange, Word};
 use crate::limits::Strategy;
 use crate::system::Hangup;
 
@@ -22,9 +22,9 @@ pub fn report(words: Sender<Word>, hangup: Hangup) -> anyhow::Result<()> {
         signals.handle().add_signal(SIGHUP)?;
     }
     let word = |signal| match signal {
-        SIGUSR1 => Word::Change(Change::Strategy(Strategy::Throughput)),
-        SIGUSR2 => Word::Change(Change::Strategy(Strategy::Connections)),
-        SIGHUP => Word::Change(Change::Certificate),
+        SIGUSR1 => Word::Change(ServerChange::Strategy(Strategy::Throughput)),
+        SIGUSR2 => Word::Change(ServerChange::Strategy(Strategy::Connections)),
+        SIGHUP => Word::Change(ServerChange::Certificate),
         _ => Word::Stop,
     };
     let report =

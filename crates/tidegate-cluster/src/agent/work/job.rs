@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::start_signal::StartSignal;
 use crate::clock::Clock;
-use crate::wire::{Event, What};
+use crate::wire::{AgentEvent, What};
 
 /// How often an agent says that it is alive, and its result again.
 const BEAT: Duration = Duration::from_millis(500);
@@ -32,7 +32,7 @@ pub(super) enum Leave {
 }
 
 /// A plan at work.
-pub(super) struct Job {
+pub(super) struct PlanJob {
     pub(super) run: String,
     /// Which part of the run it is on this agent.
     pub(super) share: u32,
@@ -49,7 +49,7 @@ pub(super) struct Job {
     heard: Instant,
     said: Instant,
     /// The last event, and since when it is said.
-    last: Option<(Event, Instant)>,
+    last: Option<(AgentEvent, Instant)>,
     thanked: bool,
     dismissed: bool,
 }
@@ -60,18 +60,18 @@ pub(super) struct Voice {
     agent: String,
     share: u32,
     next: Arc<AtomicU64>,
-    say: mpsc::Sender<Event>,
+    say: mpsc::Sender<AgentEvent>,
 }
 
 impl Voice {
     /// Of this part on this agent.
-    pub(super) fn new(agent: String, share: u32, say: mpsc::Sender<Event>) -> Self {
+    pub(super) fn new(agent: String, share: u32, say: mpsc::Sender<AgentEvent>) -> Self {
         Self { agent, share, next: Arc::default(), say }
     }
 
-    fn event(&self, what: What) -> Event {
+    fn event(&self, what: What) -> AgentEvent {
         let number = self.next.fetch_add(1, Relaxed);
-        Event { agent: self.agent.clone(), share: self.share, number, what }
+        AgentEvent { agent: self.agent.clone(), share: self.share, number, what }
     }
 
     /// The load does not wait for the broker: what finds no room is missing, and its number tells so.
@@ -80,7 +80,7 @@ impl Voice {
     }
 }
 
-impl Job {
+impl PlanJob {
     /// Begins to open connections.
     pub(super) fn begin(
         run: String,
@@ -160,7 +160,7 @@ impl Job {
     }
 
     /// What there is to say now, and whether the agent is free.
-    pub(super) fn look_after(&mut self) -> (Option<Event>, Leave) {
+    pub(super) fn look_after(&mut self) -> (Option<AgentEvent>, Leave) {
         // The lead is gone, or cannot be heard: nobody could stop this load any more.
         let is_orphan = self.heard.elapsed() > self.lease;
         if is_orphan {

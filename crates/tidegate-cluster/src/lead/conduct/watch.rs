@@ -10,7 +10,7 @@ use tidegate_load::{Phase, Status};
 use super::registration::silence;
 use super::{Lead, OnLost};
 use crate::text::printable;
-use crate::wire::{self, Event, What, Word};
+use crate::wire::{self, AgentEvent, What, Word};
 
 /// How often the agents are looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ impl Lead<'_> {
         while !is_over(self) {
             let until = Instant::now() + LOOK;
             while let Ok(Some(message)) = tokio::time::timeout_at(until.into(), self.events.next()).await {
-                match wire::of_an_agent::<Event>(&message.payload) {
+                match wire::of_an_agent::<AgentEvent>(&message.payload) {
                     Ok(event) => self.hear(event).await,
                     Err(e) => self.trouble(e.to_string()).await,
                 }
@@ -70,7 +70,7 @@ impl Lead<'_> {
         self.trouble(format!("agent {name} {why}; its part is not in the result")).await;
     }
 
-    async fn hear(&mut self, event: Event) {
+    async fn hear(&mut self, event: AgentEvent) {
         let of = |m: &super::Member| m.id == event.agent && m.share == event.share;
         let Some(at) = self.members.iter().position(of) else {
             // A part whose acceptance was not heard, and then not that it was given back.
@@ -101,7 +101,7 @@ impl Lead<'_> {
         self.take(at, event).await;
     }
 
-    async fn take(&mut self, at: usize, event: Event) {
+    async fn take(&mut self, at: usize, event: AgentEvent) {
         let member = &mut self.members[at];
         match event.what {
             What::Beat { clock } => {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 const MOST: usize = 128;
 
 #[derive(Debug)]
-struct Peer {
+struct PeerNode {
     name: String,
     heard: Instant,
 }
 
 /// The other nodes that live.
 #[derive(Debug, Default)]
-pub(super) struct Peers(HashMap<u64, Peer>);
+pub(super) struct Peers(HashMap<u64, PeerNode>);
 
 impl Peers {
     /// A node lives; true if it was not known.
@@ -26,7 +26,7 @@ impl Peers {
         if self.0.len() >= MOST {
             return false;
         }
-        self.0.insert(node, Peer { name: name.to_owned(), heard: now });
+        self.0.insert(node, PeerNode { name: name.to_owned(), heard: now });
         true
     }
 
@@ -41,7 +41,7 @@ impl Peers {
 
     /// Takes out those that were silent for longer than that.
     pub(super) fn silent(&mut self, timeout: Duration, now: Instant) -> Vec<(u64, String)> {
-        let is_silent = |peer: &Peer| now.saturating_duration_since(peer.heard) > timeout;
+        let is_silent = |peer: &PeerNode| now.saturating_duration_since(peer.heard) > timeout;
         let gone: Vec<u64> =
             self.0.iter().filter(|(_, peer)| is_silent(peer)).map(|(&node, _)| node).collect();
         gone.into_iter().filter_map(|node| Some((node, self.leave(node)?))).collect()

@@ -12,12 +12,12 @@ use tidegate::Model;
 
 use super::generator::Generator;
 use super::round::{self, Figures, Length, Requests, Round};
-use super::{LeftOut, Server, affordable, contestants};
+use super::{LeftOut, ServerProcess, affordable, contestants};
 use crate::run::Facts;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
-use running::Running;
-use scenario::{BASELINE, Peer};
+use running::RunningPeer;
+use scenario::{BASELINE, PeerProgram};
 
 /// Bytes of the page that every server returns.
 pub const PAGE_BYTES: usize = 4096;
@@ -50,7 +50,7 @@ impl Case {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Other servers, in order.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<PeerProgram>,
     /// tidegate's models, in order.
     pub models: Vec<Model>,
     /// The load.
@@ -103,7 +103,7 @@ pub struct Table {
 
 /// Somebody to be measured.
 enum Contestant {
-    Peer(Box<Peer>, PathBuf),
+    Peer(Box<PeerProgram>, PathBuf),
     Own(Model),
 }
 
@@ -179,11 +179,11 @@ fn ratios(rounds: &[Option<Round>], baseline: &[Option<Round>]) -> Vec<f64> {
 fn measure(bench: &Bench, one: &Contestant, case: Case, requests: u64) -> Result<Round, LabError> {
     match one {
         Contestant::Own(model) => {
-            let server = Server::start(bench, "http", *model, &[])?;
+            let server = ServerProcess::start(bench, "http", *model, &[])?;
             warmed_up(bench, &server.url, server.process.id(), case, requests)
         }
         Contestant::Peer(peer, build) => {
-            let server = Running::start(bench, peer, build.clone(), case.keep_alive)?;
+            let server = RunningPeer::start(bench, peer, build.clone(), case.keep_alive)?;
             warmed_up(bench, &server.url, server.id(), case, requests)
         }
     }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use tidegate::Model;
 
-use super::running::Running;
-use super::scenario::{Peer, quoted};
+use super::running::RunningPeer;
+use super::scenario::{PeerProgram, quoted};
 use crate::{Bench, LabError};
 
 /// The placeholders of its command line.
@@ -43,19 +43,19 @@ impl Program {
     }
 
     /// Starts it on a model, and waits until it accepts connections.
-    pub(crate) fn start(&self, bench: &Bench, model: Model) -> Result<Running, LabError> {
-        Running::start(bench, &self.on(model), PathBuf::new(), true)
+    pub(crate) fn start(&self, bench: &Bench, model: Model) -> Result<RunningPeer, LabError> {
+        RunningPeer::start(bench, &self.on(model), PathBuf::new(), true)
     }
 
-    fn on(&self, model: Model) -> Peer {
+    fn on(&self, model: Model) -> PeerProgram {
         let filled = |word: &String| word.replace(MODEL, model.name()).replace(LISTEN, "127.0.0.1:{port}");
         let words: Vec<String> = self.words.iter().map(|word| quoted(&filled(word))).collect();
         let folder = quoted(&self.folder.display().to_string());
-        Peer {
+        PeerProgram {
             name: format!("{self} on {model}"),
             start: format!("cd {folder} && exec {}", words.join(" ")),
             path: self.path.clone(),
-            ..Peer::default()
+            ..PeerProgram::default()
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tidegate::system;
 
 use super::PAGE_BYTES;
-use super::scenario::{Peer, Places, shell};
+use super::scenario::{PeerProgram, Places, shell};
 use crate::process::{ProcessGroup, ends_with_the_lab};
 use crate::{Bench, LabError};
 
@@ -21,18 +21,18 @@ const END: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A running peer.
-pub(crate) struct Running {
+pub(crate) struct RunningPeer {
     child: Child,
     group: ProcessGroup,
     dir: PathBuf,
     pub(crate) url: String,
 }
 
-impl Running {
+impl RunningPeer {
     /// Starts it, and waits until it serves.
     pub(crate) fn start(
         bench: &Bench,
-        peer: &Peer,
+        peer: &PeerProgram,
         build: PathBuf,
         keep_alive: bool,
     ) -> Result<Self, LabError> {
@@ -54,7 +54,7 @@ impl Running {
         self.child.id()
     }
 
-    fn wait_until_it_serves(&mut self, peer: &Peer, port: u16) -> Result<(), LabError> {
+    fn wait_until_it_serves(&mut self, peer: &PeerProgram, port: u16) -> Result<(), LabError> {
         let deadline = Instant::now() + START;
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         loop {
@@ -95,7 +95,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningPeer {
     fn drop(&mut self) {
         self.group.end(tidegate_os::process::End::Ask);
         let deadline = Instant::now() + END;
@@ -127,7 +127,7 @@ fn spawn(bench: &Bench, places: &Places, command: &str) -> std::io::Result<(Chil
 }
 
 /// The page and the peer's own files.
-fn furnish(peer: &Peer, places: &Places) -> std::io::Result<()> {
+fn furnish(peer: &PeerProgram, places: &Places) -> std::io::Result<()> {
     let www = places.dir.join("www");
     std::fs::create_dir_all(&www)?;
     std::fs::write(www.join("index.html"), "x".repeat(PAGE_BYTES))?;

@@ -37,7 +37,7 @@ pub const BASELINE: &str = "baseline";
 /// A server to be measured beside tidegate; `peers/peers.toml` says what each field means.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Peer {
+pub struct PeerProgram {
     /// What the row is called.
     pub name: String,
     /// A line about it.
@@ -77,7 +77,7 @@ fn root() -> String {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    peer: Vec<Peer>,
+    peer: Vec<PeerProgram>,
 }
 
 /// The built-in peers, and those of `file`; of two with the same name the later one counts. Writes what the built-in
@@ -85,7 +85,7 @@ struct File {
 ///
 /// # Errors
 /// A file cannot be read or written, or says something wrong.
-pub fn peers(cache: &Path, file: Option<&Path>) -> Result<Vec<Peer>, LabError> {
+pub fn peers(cache: &Path, file: Option<&Path>) -> Result<Vec<PeerProgram>, LabError> {
     let here = cache.join("scenarios");
     for (name, text) in BUILT_IN {
         put(&here.join(name), text)?;
@@ -111,13 +111,13 @@ fn put(path: &Path, text: &str) -> Result<(), LabError> {
         .map_err(|error| LabError::Write { path: path.into(), error })
 }
 
-fn read(path: &Path) -> Result<Vec<Peer>, LabError> {
+fn read(path: &Path) -> Result<Vec<PeerProgram>, LabError> {
     let wrong = |why: String| LabError::Peers { path: path.into(), why };
     let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
     let file: File = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
     let here = path.canonicalize().map_err(|e| wrong(e.to_string()))?;
     let here = here.parent().unwrap_or(&here).to_owned();
-    let mut peers: Vec<Peer> = Vec::new();
+    let mut peers: Vec<PeerProgram> = Vec::new();
     for peer in file.peer {
         let name = &peer.name;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -138,7 +138,7 @@ fn read(path: &Path) -> Result<Vec<Peer>, LabError> {
         if !peer.path.starts_with('/') {
             return Err(wrong(format!("the path {:?} of {name} must begin with '/'", peer.path)));
         }
-        peers.push(Peer { here: here.clone(), ..peer });
+        peers.push(PeerProgram { here: here.clone(), ..peer });
     }
     Ok(peers)
 }
@@ -188,7 +188,7 @@ pub(super) fn shell(command: &str) -> Command {
     shell
 }
 
-impl Peer {
+impl PeerProgram {
     /// Sees that all it takes is installed, and builds it; says where, or why it cannot be measured.
     pub(super) fn prepare(&self, cache: &Path) -> Result<PathBuf, String> {
         let build = cache.join("build").join(&self.name);
@@ -234,7 +234,7 @@ impl Peer {
 mod tests {
     use super::*;
 
-    fn with(text: &str) -> Result<Vec<Peer>, String> {
+    fn with(text: &str) -> Result<Vec<PeerProgram>, String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mine.toml");
         std::fs::write(&file, text).unwrap();
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn what_is_not_installed_or_does_not_build_says_so_and_builds_are_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let peer = |check: &str, build: &str| Peer {
+        let peer = |check: &str, build: &str| PeerProgram {
             name: "x".into(),
             about: String::new(),
             check: Some(check.into()),

@@ -21,7 +21,7 @@ use super::super::pool::{Buffer, Pool};
 use super::super::status;
 use super::super::winsock::{check, handle};
 use super::calls::cancel;
-use super::table::{Table, end_all};
+use super::table::{OperationTable, end_all};
 use super::{Notify, Operation, OperationData, WOKEN, seal::OfQueue};
 
 /// What the kernel may touch for an operation on datagrams.
@@ -62,7 +62,7 @@ pub enum DatagramDone {
 
 /// The operations of one datagram socket, which nobody else can post operations on from then on.
 pub struct DatagramQueue<N: Notify> {
-    table: Table<N>,
+    table: OperationTable<N>,
     /// Outcomes of calls that failed at once.
     ready: VecDeque<DatagramDone>,
     pool: Pool,
@@ -79,7 +79,7 @@ impl<N: Notify> DatagramQueue<N> {
         socket.claim()?;
         notify.attach(socket.as_socket(), OfQueue(()))?;
         socket.refuse_reports();
-        Ok(Self { table: Table::new(notify), ready: VecDeque::new(), pool, socket: socket.clone() })
+        Ok(Self { table: OperationTable::new(notify), ready: VecDeque::new(), pool, socket: socket.clone() })
     }
 
     /// Reports its completions.

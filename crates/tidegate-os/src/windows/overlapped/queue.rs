@@ -20,17 +20,17 @@ use super::super::socket::{Listener, address};
 use super::super::winsock::{check, handle, last_error};
 use super::calls::{cancel, connected_for, domain};
 use super::sends::Sends;
-use super::table::Table;
+use super::table::OperationTable;
 use super::{
-    ADDRESS_BYTES, Accept, AcceptAt, Closing, Done, Notify, Operation, OperationData, Outcome, Overlapped,
-    QueueSetup, SocketKind, seal::OfQueue,
+    ADDRESS_BYTES, AcceptAt, Closing, Done, Notify, Operation, OperationData, Outcome, Overlapped,
+    PendingAccept, QueueSetup, SocketKind, seal::OfQueue,
 };
 use crate::endpoint::Endpoint;
 use crate::reuse::{self, Shelf};
 
 /// A thread's operations.
 pub struct Queue<N: Notify> {
-    pub(super) table: Table<N>,
+    pub(super) table: OperationTable<N>,
     pub(super) extensions: Extensions,
     /// Outcomes that no operation has: first data, and calls that failed at once.
     pub(super) ready: VecDeque<Done>,
@@ -59,7 +59,7 @@ impl<N: Notify> Queue<N> {
             shelf.give_up(why);
         }
         Ok(Self {
-            table: Table::new(notify),
+            table: OperationTable::new(notify),
             extensions,
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
@@ -161,7 +161,7 @@ impl<N: Notify> Queue<N> {
         listener: &Arc<Listener>,
         at: AcceptAt,
         used: Option<Socket>,
-    ) -> io::Result<Accept> {
+    ) -> io::Result<PendingAccept> {
         let was_used = used.is_some();
         let socket = match used {
             Some(socket) => socket, // it reports here already
@@ -177,7 +177,7 @@ impl<N: Notify> Queue<N> {
         let first = if waits { self.pool.take() } else { None };
         self.pinned += usize::from(first.is_some());
         let (listener, addresses) = (listener.clone(), Box::new([0; 2 * ADDRESS_BYTES]));
-        Ok(Accept { socket, used: was_used, listener, first, addresses })
+        Ok(PendingAccept { socket, used: was_used, listener, first, addresses })
     }
 
     /// Makes a connection to `to`, after what is to be done `before` with its socket; the outcome comes under `key`.

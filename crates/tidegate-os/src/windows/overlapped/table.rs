@@ -16,7 +16,7 @@ use super::{Notify, Operation, OperationData};
 const SPARE: usize = 64;
 
 /// The operations of one queue.
-pub(super) struct Table<N: Notify> {
+pub(super) struct OperationTable<N: Notify> {
     pub(super) notify: N,
     pub(super) operations: Slab<Box<Operation>>,
     pub(super) ended: VecDeque<usize>,
@@ -25,7 +25,7 @@ pub(super) struct Table<N: Notify> {
     spare: Vec<Box<Operation>>,
 }
 
-impl<N: Notify> Table<N> {
+impl<N: Notify> OperationTable<N> {
     /// An empty one, whose completions `notify` reports.
     pub(super) fn new(notify: N) -> Self {
         let spare = Vec::with_capacity(SPARE);
@@ -91,7 +91,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// If not, the operations are leaked, and their memory has to be: the kernel may still write there.
 pub(super) fn end_all<Q, N: Notify>(
     queue: &mut Q,
-    table: fn(&mut Q) -> &mut Table<N>,
+    table: fn(&mut Q) -> &mut OperationTable<N>,
     step: fn(&mut Q, Duration) -> io::Result<()>,
 ) -> bool {
     let deadline = Instant::now() + PATIENCE;

@@ -10,7 +10,9 @@ use super::super::status;
 use super::calls::{connected, receive_now, update_accepted};
 use super::queue::Queue;
 use super::table::end_all;
-use super::{Accept, BEHIND, Done, Notify, Operation, OperationData, Outcome, Overlapped, Payload, WOKEN};
+use super::{
+    BEHIND, Done, Notify, Operation, OperationData, Outcome, Overlapped, Payload, PendingAccept, WOKEN,
+};
 
 impl<N: Notify> Queue<N> {
     /// Waits until something has ended, or an outcome is there anyway.
@@ -143,7 +145,7 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    fn accepted(&mut self, accept: Accept, result: io::Result<usize>) -> io::Result<Overlapped> {
+    fn accepted(&mut self, accept: PendingAccept, result: io::Result<usize>) -> io::Result<Overlapped> {
         self.pinned -= usize::from(accept.first.is_some());
         if accept.used {
             self.note_use(&result);

@@ -13,12 +13,12 @@ pub(super) enum Seen {
     /// An incomplete header, or nothing yet.
     Part,
     /// A header of this many bytes, which names this client.
-    Whole(usize, Client),
+    Whole(usize, HeaderClient),
 }
 
 /// The client named by a header.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Client {
+pub(super) enum HeaderClient {
     /// A client at the first address, which has connected to the second; `None` if they are not IP addresses (a Unix
     /// socket).
     Behind(Option<(SocketAddr, SocketAddr)>),
@@ -74,16 +74,16 @@ fn version_1(input: &[u8]) -> Result<Seen, HeaderFault> {
     if let Some(rest) = line.strip_prefix(V1_UNKNOWN)
         && matches!(rest, [] | [b' ', ..])
     {
-        return Ok(Seen::Whole(whole.len(), Client::Socket));
+        return Ok(Seen::Whole(whole.len(), HeaderClient::Socket));
     }
     // `ppp` parses ports like Rust, which allows a sign.
     if !line.rsplit(|&b| b == b' ').take(2).all(is_port) {
         return Err(HeaderFault::Malformed);
     }
     let client = match v1::Header::try_from(whole).map_err(|_| HeaderFault::Malformed)?.addresses {
-        v1::Addresses::Tcp4(ip) => Client::Behind(Some(ends!(ip))),
-        v1::Addresses::Tcp6(ip) => Client::Behind(Some(ends!(ip))),
-        v1::Addresses::Unknown => Client::Socket,
+        v1::Addresses::Tcp4(ip) => HeaderClient::Behind(Some(ends!(ip))),
+        v1::Addresses::Tcp6(ip) => HeaderClient::Behind(Some(ends!(ip))),
+        v1::Addresses::Unknown => HeaderClient::Socket,
     };
     Ok(Seen::Whole(whole.len(), client))
 }
@@ -104,14 +104,14 @@ fn version_2(input: &[u8], most: usize) -> Result<Seen, HeaderFault> {
     }
     let Some(whole) = input.get(..length) else { return Ok(Seen::Part) };
     if command == V2_LOCAL {
-        return Ok(Seen::Whole(length, Client::Socket)); // whatever its family says (section 2.2)
+        return Ok(Seen::Whole(length, HeaderClient::Socket)); // whatever its family says (section 2.2)
     }
     let header = v2::Header::try_from(whole).map_err(|_| HeaderFault::Malformed)?;
     let client = match header.addresses {
-        v2::Addresses::IPv4(ip) => Client::Behind(Some(ends!(ip))),
-        v2::Addresses::IPv6(ip) => Client::Behind(Some(ends!(ip))),
-        v2::Addresses::Unix(_) => Client::Behind(None),
-        v2::Addresses::Unspecified => Client::Socket,
+        v2::Addresses::IPv4(ip) => HeaderClient::Behind(Some(ends!(ip))),
+        v2::Addresses::IPv6(ip) => HeaderClient::Behind(Some(ends!(ip))),
+        v2::Addresses::Unix(_) => HeaderClient::Behind(None),
+        v2::Addresses::Unspecified => HeaderClient::Socket,
     };
     Ok(Seen::Whole(length, client))
 }
@@ -125,8 +125,8 @@ mod tests {
         [v2::PROTOCOL_PREFIX, &[command, family], &length, rest].concat()
     }
 
-    fn behind(addr: &str, to: &str) -> Client {
-        Client::Behind(Some((addr.parse().unwrap(), to.parse().unwrap())))
+    fn behind(addr: &str, to: &str) -> HeaderClient {
+        HeaderClient::Behind(Some((addr.parse().unwrap(), to.parse().unwrap())))
     }
 
     /// Addresses as version 2 has them: source, destination, source port 4660, destination port 80.
@@ -148,18 +148,18 @@ mod tests {
                 behind("192.0.2.7:4660", "127.0.0.1:80"),
             ),
             (b"PROXY TCP6 2001:db8::7 ::1 4660 80\r\n".to_vec(), behind("[2001:db8::7]:4660", "[::1]:80")),
-            (b"PROXY UNKNOWN\r\n".to_vec(), Client::Socket),
-            (b"PROXY UNKNOWN a b c d e f g h \r i \n\r\n".to_vec(), Client::Socket),
+            (b"PROXY UNKNOWN\r\n".to_vec(), HeaderClient::Socket),
+            (b"PROXY UNKNOWN a b c d e f g h \r i \n\r\n".to_vec(), HeaderClient::Socket),
             (v2(0x21, 0x11, &ipv4()), behind("192.0.2.7:4660", "127.0.0.1:80")),
             (v2(0x21, 0x12, &ipv4()), behind("192.0.2.7:4660", "127.0.0.1:80")),
             (v2(0x21, 0x11, &tlv), behind("192.0.2.7:4660", "127.0.0.1:80")),
             (v2(0x21, 0x21, &ipv6()), behind("[2001:db8::7]:4660", "[::]:80")),
-            (v2(0x21, 0x31, &[b'/'; 216]), Client::Behind(None)),
-            (v2(0x21, 0x00, &[]), Client::Socket),
-            (v2(0x21, 0x00, b"to be ignored"), Client::Socket),
-            (v2(0x20, 0x00, &[]), Client::Socket),
-            (v2(0x20, 0x11, &[]), Client::Socket),
-            (v2(0x20, 0x77, b"to be ignored"), Client::Socket),
+            (v2(0x21, 0x31, &[b'/'; 216]), HeaderClient::Behind(None)),
+            (v2(0x21, 0x00, &[]), HeaderClient::Socket),
+            (v2(0x21, 0x00, b"to be ignored"), HeaderClient::Socket),
+            (v2(0x20, 0x00, &[]), HeaderClient::Socket),
+            (v2(0x20, 0x11, &[]), HeaderClient::Socket),
+            (v2(0x20, 0x77, b"to be ignored"), HeaderClient::Socket),
         ];
         for (header, client) in cases {
             for cut in 0..header.len() {
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn headers_have_a_bound_which_is_known_before_they_are_whole() {
         let longest = format!("PROXY UNKNOWN {}\r\n", "x".repeat(V1_BYTES - 16));
-        assert_eq!(read(longest.as_bytes(), 512), Ok(Seen::Whole(107, Client::Socket)));
+        assert_eq!(read(longest.as_bytes(), 512), Ok(Seen::Whole(107, HeaderClient::Socket)));
         let longer = format!("PROXY UNKNOWN {}\r\n", "x".repeat(V1_BYTES - 15));
         assert_eq!(read(&longer.as_bytes()[..106], 512), Ok(Seen::Part));
         assert_eq!(read(&longer.as_bytes()[..107], 512), Err(HeaderFault::TooLong));

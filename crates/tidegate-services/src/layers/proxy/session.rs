@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Service, Session};
 
-use super::header::{self, Client, Seen};
+use super::header::{self, HeaderClient, Seen};
 use super::{HeaderFault, ProxyProtocolShared};
 
 /// One connection that begins with a header. Keeps none of its input.
@@ -63,17 +63,17 @@ impl<S: Service> ProxyHeaderSession<S> {
     }
 
     /// Opens the inner session and passes it what follows the `header` bytes at the front of `input`.
-    fn open(&mut self, client: Client, header: usize, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+    fn open(&mut self, client: HeaderClient, header: usize, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let ProxyHeaderState::Waiting(waiting) = &mut self.0 else { return Consumed::all(input) };
         if waiting.begun {
             out.wake_never();
         }
         let peer = match client {
-            Client::Behind(ends) => {
+            HeaderClient::Behind(ends) => {
                 let (addr, local_addr) = ends.unzip();
                 waiting.peer.clone().with_addr(addr).with_local_addr(local_addr)
             }
-            Client::Socket => waiting.peer.clone(),
+            HeaderClient::Socket => waiting.peer.clone(),
         };
         tracing::debug!(client = ?peer.addr, proxy = ?waiting.peer.addr, "a connection through a proxy");
         let Ok(mut session) = waiting.shared.service.open(&peer) else {

@@ -20,7 +20,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 
-use tidegate_os::bpf::{self, Link, Map, MapKind, Program, ProgramKind};
+use tidegate_os::bpf::{self, BpfLink, Map, MapKind, Program, ProgramKind};
 
 pub use group::ControlGroup;
 
@@ -125,7 +125,7 @@ pub struct Sockmap {
     follow: Program,
     /// Handles messages as long as the map exists.
     _carry: Program,
-    link: Option<Link>,
+    link: Option<BpfLink>,
     most: usize,
 }
 
