@@ -479,7 +479,8 @@ fn code_that_writes_too_much_still_reads() {
 #[cfg(target_os = "linux")]
 #[test]
 fn connections_of_async_code_leave_tcp_for_shared_memory() {
-    for model in [Model::Epoll, Model::Uring].into_iter().filter(|model| model.availability().is_available()) {
+    for model in [Model::Epoll, Model::Uring].into_iter().filter(|model| model.availability().is_available())
+    {
         let fast = policy(model).fast_path(Some(FastPath::default()));
         assert_eq!(talk_both_ways(model, fast, 3_000_000), (1, 1), "{model}");
     }

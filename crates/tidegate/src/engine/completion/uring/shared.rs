@@ -250,7 +250,9 @@ impl Sharing {
     fn next_ready(&mut self) -> Option<Completion<Uring>> {
         let buffer = self.buffer.as_mut()?;
         while let Some((socket, ready)) = self.rings.ready.pop() {
-            if ready.writable && let Some(payload) = socket.sends.take() {
+            if ready.writable
+                && let Some(payload) = socket.sends.take()
+            {
                 self.done.extend(socket.send(payload));
             }
             let received = if ready.readable { socket.receive(buffer) } else { None };
@@ -344,7 +346,11 @@ impl Uring {
                 Ok(fd) => *socket = self.connected(fd.into())?,
                 Err(shared) => {
                     // Named in something that was not handed over yet.
-                    self.ring.poll_writable(&Handle::Plain(shared.clone()), nothing(), key(Kind::Dial, token));
+                    self.ring.poll_writable(
+                        &Handle::Plain(shared.clone()),
+                        nothing(),
+                        key(Kind::Dial, token),
+                    );
                     *socket = Socket::Connecting(Handle::Plain(shared));
                     return Ok(Settled::Waits);
                 }
