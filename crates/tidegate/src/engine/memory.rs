@@ -29,8 +29,11 @@ impl Model {
             Self::Pool => Footprint { stack: true, ..of_loop },
             Self::Uring => {
                 let buffers = policy.buffers.next_power_of_two();
+                let burst = RING_BURST.min(buffers);
+                // One more for what comes through shared memory.
+                let buffers = buffers + usize::from(policy.fast_path.is_some());
                 // A receive, a send, and the end of sending.
-                Footprint { buffers, burst: RING_BURST.min(buffers), operations: 3, ..of_loop }
+                Footprint { buffers, burst, operations: 3, ..of_loop }
             }
             Self::Iocp => {
                 let operations = policy.posted_receives + policy.posted_sends;

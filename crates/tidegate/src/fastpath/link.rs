@@ -2,8 +2,8 @@
 //!
 //! The TCP connection stays open but carries no data. One byte over it (a *doorbell*) wakes a side that sleeps, and
 //! when a process ends for any reason, the kernel closes it and the other side is notified. So no polling of the peer
-//! is needed, a connection uses no additional descriptors, and tools that list TCP connections (`ss`, limits,
-//! firewalls) still see it.
+//! is needed, a connection uses no additional descriptors (on `tokio` one, for its reactor), and tools that list TCP
+//! connections (`ss`, limits, firewalls) still see it.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -36,7 +36,7 @@ pub(crate) struct MemoryLink {
 }
 
 impl MemoryLink {
-    pub(super) fn new(tcp: Stream, rings: &Rings, end: LinkEnd) -> Self {
+    pub(crate) fn new(tcp: Stream, rings: &Rings, end: LinkEnd) -> Self {
         let (reader, writer) = rings.sides(end);
         Self {
             tcp: Arc::new(tcp),

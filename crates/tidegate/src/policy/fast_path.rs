@@ -8,7 +8,8 @@ use super::table::{WINDOWS, limits};
 use crate::model::Model::{self, Blocking, Epoll, Poll, Pool, Select, Tokio, Uring};
 
 const NO_RINGS: Effect = Refused(
-    "choose another model: a thread of this one sleeps in the system call that receives, and shared memory has none",
+    "choose epoll, uring or another: threads of this model sleep in the system call that receives, and shared memory has \
+     none",
 );
 
 /// The effect of the fast path per model on Linux; on Windows, where it is a socket option, every model supports it.

@@ -26,7 +26,7 @@
 //! that the socket can take more; the first one gives the connection an ordinary descriptor besides its slot (Linux
 //! 6.8; before that files are read in pieces and sent by the ring). Neither end's address is known for a direct
 //! descriptor: a service that needs one gets ordinary descriptors. The shutdown of one direction runs on a kernel
-//! worker thread.
+//! worker thread. What goes through shared memory is in `shared`.
 
 use std::collections::HashMap;
 use std::io;

@@ -9,7 +9,7 @@
 //!
 //! # What it costs
 //! An allocation for the task and its timer, scheduling between worker threads, and the library's own budget that makes
-//! tasks yield.
+//! tasks yield. A connection of the fast path has one descriptor more: the reactor owns what it watches.
 //!
 //! # Where it differs
 //! A connection may move from thread to thread between events; `Peer::thread` is always 0. Batches of events belong
