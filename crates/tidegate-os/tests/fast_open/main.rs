@@ -2,7 +2,6 @@
 
 #[cfg(target_os = "linux")]
 #[path = "../kit/mod.rs"]
-#[allow(dead_code, reason = "the other suites use the rest")]
 mod kit;
 #[cfg(target_os = "linux")]
 mod linux;
