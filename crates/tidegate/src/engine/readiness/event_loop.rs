@@ -191,10 +191,8 @@ impl<P: Poller> ReadinessLoop<P> {
         }
         let turn = settle_send(entry, &mut self.loop_state, token).max_with(turn);
         let wants = entry.interest();
-        if entry.stream.is_shared() {
-            if !std::mem::replace(&mut entry.looked_at, true) {
-                self.rings.wake(token);
-            }
+        if entry.stream.is_shared() && !std::mem::replace(&mut entry.looked_at, true) {
+            self.rings.wake(token);
         }
         if !entry.watched {
             self.watch(token);

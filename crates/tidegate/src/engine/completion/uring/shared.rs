@@ -35,15 +35,15 @@ pub(in crate::engine) enum Socket {
     /// The same, not connected yet: over TCP after an offer was not taken, or could not be made.
     Connecting(Handle),
     /// Being made, with an offer that has not been decided.
-    Handshaking(Box<Offer>),
+    Handshaking(Box<Handshaking>),
     /// Through shared memory.
     Shared(Rc<SharedSocket>),
     /// Between two of the others, within one call, or after it has failed.
     Nothing,
 }
 
-/// An offer that has not been decided.
-pub(in crate::engine) struct Offer {
+/// An offer that has not been decided, and how long that may take.
+pub(in crate::engine) struct Handshaking {
     handshake: Handshake,
     timeout: Duration,
 }
@@ -319,7 +319,7 @@ impl Uring {
             Begun::Handshaking(handshake) => {
                 self.ring.poll_once(handshake.watched(), key(Kind::Answered, token));
                 let timeout = transports.fast_path.map_or(Duration::ZERO, |fast| fast.handshake_timeout);
-                Ok(Socket::Handshaking(Box::new(Offer { handshake, timeout })))
+                Ok(Socket::Handshaking(Box::new(Handshaking { handshake, timeout })))
             }
             Begun::Plain(stream) => Ok(self.connecting(token, stream)),
         }
