@@ -3,8 +3,10 @@
 #![cfg(target_os = "linux")]
 
 use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
 
-use tidegate::{Endpoint, Model, Server, StartError, system};
+use socket2::{Domain, Protocol, Socket, Type};
+use tidegate::{Client, Endpoint, Model, Server, StartError, system};
 
 use crate::kit::{self, Echo};
 
@@ -24,12 +26,34 @@ fn case(model: Model) {
     };
     let listener = bound.share_listener().expect("a second descriptor");
     assert_eq!(&system::local_endpoint(&listener).expect("its endpoint"), bound.local_addr());
+    assert!(matches!(bound.local_addr(), Endpoint::Mptcp(_)), "{} listens in plain TCP", bound.local_addr());
     let server = bound.start().expect("start");
     kit::exchange(&mut kit::connect(server.local_addr()), b"in plain TCP");
-    let multipath =
-        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, Some(socket2::Protocol::MPTCP))
-            .expect("socket");
+    let multipath = multipath_socket();
     multipath.connect(&server.local_addr().addr().expect("an address").into()).expect("connect");
     kit::exchange(&mut multipath.into(), b"in both");
     kit::finish(server);
+    a_dialled_connection_is_multipath(model);
+}
+
+fn multipath_socket() -> Socket {
+    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)).expect("socket")
+}
+
+/// A listener is given a socket of Multipath TCP exactly for who asked for it, and one of plain TCP for others.
+fn a_dialled_connection_is_multipath(model: Model) {
+    let listener = multipath_socket();
+    listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("bind");
+    listener.listen(16).expect("listen");
+    let addr = listener.local_addr().expect("its address").as_socket().expect("of IP");
+    let client =
+        Client::new(kit::sessions(Echo::default)).model(model).policy(kit::policy(model)).start().expect("start");
+    for (to, protocol) in [(Endpoint::Mptcp(addr), Protocol::MPTCP), (Endpoint::Tcp(addr), Protocol::TCP)] {
+        client.dial(&to).expect("dial");
+        let (accepted, _) = listener.accept().expect("accept");
+        assert_eq!(accepted.protocol().expect("its protocol"), Some(protocol), "dialled to {to}");
+        kit::exchange(&mut accepted.into(), b"the other way round");
+    }
+    client.stop();
+    kit::check(&client.join());
 }

@@ -540,6 +540,10 @@ impl SimPort {
             if receives > most {
                 world.fail(|| format!("{}: {receives} receives in flight", socket.id));
             }
+            let enough = world.policy.max_receiving.is_none_or(|n| n.get() >= world.sockets.len());
+            if what == Receives::Polls && enough && !world.switched {
+                world.fail(|| format!("{} polls, and there is a permit for each connection", socket.id));
+            }
         });
         let sequence = (what != Receives::Endless).then_some(sequence);
         self.start(OperationKind::Receive(what), (token, sequence), Some(socket));
