@@ -47,6 +47,9 @@ pub struct FilesArgs {
     /// server refuses, as with --strategy throughput].
     #[arg(long, value_name = "COUNT", value_parser = count::<usize>)]
     busy_above: Option<usize>,
+    /// Refused, with what to use instead.
+    #[arg(long, hide = true)]
+    http2: bool,
     #[command(flatten)]
     limits: HttpLimitArgs,
     #[command(flatten)]
@@ -103,6 +106,11 @@ impl FilesArgs {
         options.open_files = options.open_files.min(descriptors / 4);
         set(&mut options.open_files, self.open_files);
         set(&mut options.valid, self.valid);
+        if self.http2 {
+            return Err(usage(anyhow::anyhow!(
+                "--http2: files are served over HTTP/1.1 only; leave the option out, or let a proxy in front speak HTTP/2"
+            )));
+        }
         let most = policy.max_connections;
         if let Some(above) = self.busy_above.filter(|above| *above >= most) {
             return Err(usage(anyhow::anyhow!(

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tidegate::Policy;
+use tidegate_services::http::http2;
 use tidegate_services::{Http, HttpLimits, Page};
 
 use super::how::{How, ServiceKind};
@@ -15,6 +16,9 @@ use crate::{Failure, usage};
 /// Any service over HTTP.
 pub const HTTP: ServiceKind = ServiceKind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
 
+/// The same by hyper.
+const HTTP2: Kind = Kind { protocols: &["h2", "http/1.1"], ..HTTP };
+
 /// Default idle timeout between two requests: longer than those of browsers and proxies (mostly 60 s), so that they
 /// close first, and no request is sent on a connection that is being closed.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
@@ -25,6 +29,9 @@ pub struct HttpArgs {
     /// File to serve instead of the built-in page of 4 KiB.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
+    /// Serve HTTP/2, too: by ALPN with TLS, by prior knowledge without. Needs a build with the feature http2.
+    #[arg(long)]
+    http2: bool,
     #[command(flatten)]
     limits: HttpLimitArgs,
     #[command(flatten)]
@@ -43,9 +50,6 @@ pub struct HttpLimitArgs {
     /// Time limit of an incomplete request, or none; then the response is 408 [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = time_or_none)]
     request_timeout: Option<Optional>,
-    /// Refused, with what to use instead.
-    #[arg(long, hide = true)]
-    http2: bool,
 }
 
 impl HttpArgs {
@@ -53,6 +57,10 @@ impl HttpArgs {
         let policy = policy(&self.how.limits);
         let limits = self.limits.limits(&policy)?;
         let page = self.page.as_deref().map_or_else(|| Ok(Page::default()), Page::read).map_err(usage)?;
+        if self.http2 {
+            let service = http2(page, limits).map_err(|e| usage(anyhow::anyhow!("--http2: {e}")))?;
+            return self.how.plan(label, &HTTP2, policy, service);
+        }
         self.how.plan(label, &HTTP, policy, Http::new(page, limits))
     }
 }
@@ -66,12 +74,6 @@ pub fn policy(limits: &Limits) -> Policy {
 
 impl HttpLimitArgs {
     pub fn limits(&self, policy: &Policy) -> Result<HttpLimits, Failure> {
-        if self.http2 {
-            return Err(usage(anyhow::anyhow!(
-                "--http2: this server speaks HTTP/1.1 only; leave the option out and let a proxy in front speak HTTP/2, \
-                 or serve it with hyper or axum on tidegate-async, as examples/apps/src/bin/axum.rs does"
-            )));
-        }
         let default = HttpLimits::default();
         let limits = HttpLimits {
             // A default yields to a given value; two given limits may contradict.

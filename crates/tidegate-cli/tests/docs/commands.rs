@@ -17,6 +17,8 @@ pub const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 pub const FOREIGN: &[(&str, &str, &str)] = &[
     ("CONTRIBUTING.md", "git clone URL tidegate && cd tidegate", "of git"),
     ("docs/models/windows.md", "--brief", "of cargo xtask windows"),
+    ("docs/models/windows.md", "--apps", "of cargo xtask windows"),
+    ("benchmarks/async.md", "--h1", "of h2load"),
     ("benchmarks/windows.md", "--brief", "of cargo xtask windows"),
     ("docs/testing.md", "--all", "of examples/apps/check"),
     ("docs/async.md", "--all", "of examples/apps/check"),

@@ -1,5 +1,6 @@
 //! `--tls-cert` and `--tls-key`, and loads that are encrypted.
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
@@ -51,6 +52,35 @@ fn tls(outcome: &Outcome) -> (u64, u64) {
         serde_json::from_str(&outcome.stdout).unwrap_or_else(|e| panic!("{e}: {}", outcome.stderr));
     let count = |name: &str| report["tls"][name].as_u64().unwrap();
     (count("handshakes"), count("resumed"))
+}
+
+/// Over TLS a client of HTTP/1.1 gets the page from the same server, and one that offers both HTTP/2.
+#[test]
+fn http2_is_served_by_prior_knowledge_and_agreed_on_over_tls() {
+    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0";
+    let server = Server::start(&["serve", "http", "--http2", "--listen", "127.0.0.1:0"]);
+    let mut stream = server.connect();
+    stream.write_all(preface.as_bytes()).unwrap();
+    let mut frame = [0; 9];
+    stream.read_exact(&mut frame).unwrap();
+    assert_eq!(frame[3..9], [4, 0, 0, 0, 0, 0], "SETTINGS of the connection (RFC 9113, section 6.5)");
+    let page = server.talk("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.len() > 4096, "{page}");
+
+    let papers = Papers::new();
+    let ca = papers.path("cert.pem");
+    let server = Server::of(&mut papers.serve("http", "127.0.0.1:0", &["--http2"]));
+    let outcome = load("http", &server.url, &trusting(&ca, &["-n", "60"]));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let asked = std::process::Command::new("curl")
+        .args(["-sS", "--http2", "-o", "/dev/null", "-w", "%{http_version} %{size_download}", "--cacert"])
+        .arg(&ca)
+        .arg(&server.url)
+        .output();
+    match asked {
+        Ok(out) => assert_eq!(String::from_utf8_lossy(&out.stdout), "2 4096"),
+        Err(e) => eprintln!("left out: HTTP/2 over TLS: curl: {e}"),
+    }
 }
 
 #[test]

@@ -28,12 +28,12 @@ const KEPT_BYTES: usize = 4096;
 pub(super) struct TimedSend {
     limit: Duration,
     event: Event,
-    place: Mutex<Place>,
+    last: Mutex<LastSend>,
 }
 
 /// The operation, which stays for the next send, so that none but the first allocates.
 #[derive(Debug, Default)]
-struct Place {
+struct LastSend {
     operation: Option<Box<TimedOperation>>,
     under_way: bool,
 }
@@ -55,21 +55,21 @@ unsafe impl Send for TimedOperation {}
 
 impl TimedSend {
     pub(super) fn new(limit: Duration) -> io::Result<Self> {
-        Ok(Self { limit, event: Event::new()?, place: Mutex::default() })
+        Ok(Self { limit, event: Event::new()?, last: Mutex::default() })
     }
 
     /// Sends, or waits for the send of the same bytes that an earlier call has begun on the same socket.
     pub(super) fn send(&self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        if !place.under_way {
-            self.begin(place.operation.get_or_insert_with(TimedOperation::unused), socket, bytes)?;
-            place.under_way = true;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if !last.under_way {
+            self.begin(last.operation.get_or_insert_with(TimedOperation::unused), socket, bytes)?;
+            last.under_way = true;
         }
         if !self.event.wait(Some(self.limit)) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        place.under_way = false;
-        let Some(operation) = &mut place.operation else { return Ok(0) };
+        last.under_way = false;
+        let Some(operation) = &mut last.operation else { return Ok(0) };
         let sent = outcome(socket, operation);
         operation.bytes.clear();
         operation.bytes.shrink_to(KEPT_BYTES);
@@ -135,8 +135,8 @@ fn outcome(socket: BorrowedFd<'_>, operation: &TimedOperation) -> io::Result<usi
 
 impl Drop for TimedSend {
     fn drop(&mut self) {
-        let place = self.place.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if place.under_way {
+        let last = self.last.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if last.under_way {
             // Its socket was closed just before (fields are dropped in order), which cancels what is under way. The
             // memory goes after this, with the field.
             self.event.wait(None);

@@ -11,6 +11,7 @@
 //! | `session` | one connection: requests in, responses out |
 //! | [`generated`] | a service that generates pages for each request |
 //! | [`access`] | accepted host names and origins |
+//! | [`http2()`] | the same page over HTTP/2, too, by hyper (feature `http2`) |
 //!
 //! HTTP/1.1 and 1.0 with keep-alive and pipelining. `GET` and `HEAD` return the page; the other methods of RFC 9110 and
 //! `PATCH` return 405, unknown ones 501, both after their body was skipped, so the connection persists. A request whose
@@ -23,6 +24,8 @@ mod body;
 pub(crate) mod fault;
 pub mod generated;
 pub(crate) mod head;
+#[cfg(feature = "http2")]
+mod http2;
 pub mod page;
 mod scan;
 pub(crate) mod session;
@@ -39,6 +42,35 @@ pub use page::{Page, PageError};
 pub use session::HttpSession;
 
 use answer::Slot;
+
+/// This was built without the feature `http2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this was built without HTTP/2: build it with the feature `http2`, or let a proxy in front speak HTTP/2"
+)]
+#[non_exhaustive]
+pub struct NoHttp2 {}
+
+/// A service that responds to every request with the same page over HTTP/2 and HTTP/1.1, by hyper on `tidegate-async`.
+///
+/// Without TLS it takes HTTP/2 by prior knowledge (RFC 9113, section 3.3); with TLS offer `h2` and `http/1.1`. Methods
+/// and limits are those of [`Http`]; a head has room for at least 8 KiB.
+///
+/// # Errors
+/// This was built without the feature `http2`.
+#[cfg(feature = "http2")]
+pub fn http2(page: Page, limits: HttpLimits) -> Result<impl Service, NoHttp2> {
+    Ok(http2::service(page, limits))
+}
+
+/// A service that responds to every request with the same page over HTTP/2 and HTTP/1.1: not in this build.
+///
+/// # Errors
+/// Always: this was built without the feature `http2`.
+#[cfg(not(feature = "http2"))]
+pub fn http2(_: Page, _: HttpLimits) -> Result<impl Service, NoHttp2> {
+    Err::<Http, _>(NoHttp2 {})
+}
 
 /// Limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
