@@ -18,7 +18,8 @@ free, it closes a new connection at once.",
     task: "Nobody stays connected for long, and yet there comes a time when it refuses every client. Find out how many
 connections it serves in its whole life, from the start of this lesson on. (Start the lesson again to count again.)",
     commands: &[
-        "tidegate load echo {addr} -c 10 --messages 1 --size 64 --timeout 3s   # several times: how many are verified?",
+        "tidegate load echo {addr} -c 30 --messages 1 --size 64 --timeout 3s   # 30 clients, once each",
+        "tidegate load echo {addr} -c 30 --messages 1 --size 64 --timeout 3s   # the same again, when they are gone",
         "tidegate load echo {addr} -c 1 --messages 1 --size 64 --timeout 3s    # a single client",
         "ss -tn 'sport = :{port}'   # Linux: if it lists none and one client is refused, the places are lost",
     ],

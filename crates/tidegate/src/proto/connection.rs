@@ -123,7 +123,7 @@ impl Connection {
             if self.shortage.is_some() && moved.is_something() {
                 self.recovers(context);
             }
-            if context.policy.min_rate.is_some() {
+            if context.policy.min_rate.is_some() || self.pace.is_some() {
                 self.keep_pace(moved, context);
             }
             self.settle(context);
@@ -252,7 +252,10 @@ impl Connection {
     /// Updates the minimum-rate accounting: which sides are pending, and the bytes transferred.
     #[cold]
     fn keep_pace(&mut self, moved: ByteCounts, context: &Context<'_>) {
-        let Some(rate) = context.policy.min_rate else { return };
+        let Some(rate) = context.policy.min_rate else {
+            self.pace = None; // the limit was taken out meanwhile
+            return;
+        };
         let in_message = match self.state_of_session.awaits {
             Activity::Nothing => self.left() > 0,
             Activity::Input => true,
@@ -286,7 +289,7 @@ impl Connection {
         let last_word =
             self.last_word.filter(|_| self.waits_for_last_word()).map(|at| (at, CloseReason::Finished));
         let taken = (!self.queue.is_empty() && !self.held_back).then_some(self.taken);
-        let pace = self.pace.as_deref().copied().unwrap_or_default();
+        let pace = policy.min_rate.and(self.pace.as_deref().copied()).unwrap_or_default();
         let limit =
             timeouts::limit(policy, timeouts::Past { silent: self.silent, moved: self.moved, taken, pace });
         [limit, last_word].into_iter().flatten().min_by_key(|&(at, _)| at)

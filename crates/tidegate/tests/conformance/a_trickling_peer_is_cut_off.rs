@@ -53,7 +53,25 @@ fn case(model: Model) {
         drop(resting);
         kit::finish(server);
     }
-    slow_reader(model, policy);
+    slow_reader(model, policy.clone());
+    limit_taken_out(model, &policy);
+}
+
+/// A limit that is taken out in the middle of a message ends no connection, and one that is put back begins anew.
+fn limit_taken_out(model: Model, policy: &Policy) {
+    let sessions = kit::sessions(|| Tens { keeps: false, have: 0 });
+    let server = kit::serve(model, policy.clone(), sessions);
+    let mut stream = kit::connect(server.local_addr());
+    stream.write_all(b"01234").expect("half a message");
+    kit::until("it is received", || server.stats().bytes_in == 5);
+    server.set_policy(policy.clone().min_rate(None)).expect("no limit");
+    std::thread::sleep(Duration::from_millis(800)); // twice the grace
+    stream.write_all(b"56789").expect("the rest");
+    assert_eq!(kit::hear(&mut stream, 10), b"0123456789");
+    server.set_policy(policy.clone()).expect("the limit again");
+    kit::exchange(&mut stream, b"0123456789");
+    drop(stream);
+    kit::finish(server);
 }
 
 /// Sends a byte every few milliseconds, and never a whole message, until it is reset.

@@ -53,7 +53,7 @@ use crate::proto::queue::{Files, Pieces};
 use crate::proto::{Sequence, Token};
 use crate::service::Dial;
 use files::{may_go_on, whole};
-use shared::{Armed, Buffer, Loose, Sharing, Socket};
+use shared::{Armed, Loose, RingBuffer, RingSocket, Sharing};
 
 mod files;
 mod probe;
@@ -162,8 +162,8 @@ impl CompletionDriver for Uring {
     /// A shutdown waits for a thread of the kernel, which looks the slot or the descriptor up when it gets to it.
     const JOINS: bool = true;
 
-    type Socket = Socket;
-    type Buffer = Buffer;
+    type Socket = RingSocket;
+    type Buffer = RingBuffer;
     type Unsent = Payload;
     type Listener = Acceptor;
     type Address = Address;
@@ -206,10 +206,10 @@ impl CompletionDriver for Uring {
     }
 
     #[inline]
-    fn local_addr(socket: &Socket) -> Option<SocketAddr> {
+    fn local_addr(socket: &RingSocket) -> Option<SocketAddr> {
         match socket {
-            Socket::Kernel(Handle::Direct(_)) => None, // not asked for, see `Setup::addresses`
-            Socket::Kernel(Handle::Plain(fd)) => tidegate_os::socket::local_addr(fd),
+            RingSocket::Kernel(Handle::Direct(_)) => None, // not asked for, see `Setup::addresses`
+            RingSocket::Kernel(Handle::Plain(fd)) => tidegate_os::socket::local_addr(fd),
             other => other.local_addr(),
         }
     }
@@ -248,9 +248,9 @@ impl CompletionDriver for Uring {
         if self.hands_on { self.slots } else { usize::MAX }
     }
 
-    fn hand_on(&mut self, socket: Socket, to: usize, address: Option<Address>) -> HandOn<Self> {
+    fn hand_on(&mut self, socket: RingSocket, to: usize, address: Option<Address>) -> HandOn<Self> {
         let handle = match socket {
-            Socket::Kernel(handle) => handle,
+            RingSocket::Kernel(handle) => handle,
             other => {
                 self.plain -= 1;
                 return other.loosen();
@@ -275,7 +275,7 @@ impl CompletionDriver for Uring {
         }
     }
 
-    fn take_in(&mut self, loose: Loose) -> Socket {
+    fn take_in(&mut self, loose: Loose) -> RingSocket {
         self.plain += 1;
         loose.into()
     }
@@ -284,7 +284,7 @@ impl CompletionDriver for Uring {
         acceptor.listener.has_waiting()
     }
 
-    fn claim(&mut self, acceptor: &Acceptor, socket: Socket, peer: Option<SocketAddr>) -> Socket {
+    fn claim(&mut self, acceptor: &Acceptor, socket: RingSocket, peer: Option<SocketAddr>) -> RingSocket {
         match &acceptor.rendezvous {
             Some(rendezvous) => socket.claim(rendezvous, peer),
             None => socket,
@@ -292,8 +292,8 @@ impl CompletionDriver for Uring {
     }
 
     #[inline]
-    fn is_shared(socket: &Socket) -> bool {
-        matches!(socket, Socket::Shared(_))
+    fn is_shared(socket: &RingSocket) -> bool {
+        matches!(socket, RingSocket::Shared(_))
     }
 
     fn stop_accepting(&mut self) {
@@ -302,7 +302,7 @@ impl CompletionDriver for Uring {
         }
     }
 
-    fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Socket> {
+    fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<RingSocket> {
         if self.sharing.is_on() {
             return self.dial_with_offer(token, dial);
         }
@@ -314,64 +314,64 @@ impl CompletionDriver for Uring {
         Ok(socket.into())
     }
 
-    fn settle(&mut self, token: Token, socket: &mut Socket) -> io::Result<Settled> {
+    fn settle(&mut self, token: Token, socket: &mut RingSocket) -> io::Result<Settled> {
         self.settle_offer(token, socket)
     }
 
-    fn handshake_timeout(socket: &Socket) -> Option<Duration> {
+    fn handshake_timeout(socket: &RingSocket) -> Option<Duration> {
         socket.handshake_timeout()
     }
 
-    fn settle_anyway(&mut self, token: Token, socket: &Socket) {
-        if let Socket::Handshaking(_) = socket {
+    fn settle_anyway(&mut self, token: Token, socket: &RingSocket) {
+        if let RingSocket::Handshaking(_) = socket {
             self.ring.cancel(key(Kind::Answered, token), key(Kind::Ignored, token), Tells::Failure);
         }
     }
 
-    fn receive(&mut self, token: Token, _: Sequence, socket: &Socket, policy: &Policy) {
+    fn receive(&mut self, token: Token, _: Sequence, socket: &RingSocket, policy: &Policy) {
         match socket {
-            Socket::Kernel(handle) => {
+            RingSocket::Kernel(handle) => {
                 self.ring.receive_multi(handle, in_a_row(policy), key(Kind::Receive, token));
             }
             other => self.receive_shared(token, other, Armed::Stays),
         }
     }
 
-    fn receive_once(&mut self, token: Token, _: Sequence, socket: &Socket) {
+    fn receive_once(&mut self, token: Token, _: Sequence, socket: &RingSocket) {
         match socket {
-            Socket::Kernel(handle) => self.ring.receive_once(handle, key(Kind::Receive, token)),
+            RingSocket::Kernel(handle) => self.ring.receive_once(handle, key(Kind::Receive, token)),
             other => self.receive_shared(token, other, Armed::Once),
         }
     }
 
-    fn poll_readable(&mut self, token: Token, _: Sequence, socket: &Socket) {
+    fn poll_readable(&mut self, token: Token, _: Sequence, socket: &RingSocket) {
         match socket {
-            Socket::Kernel(handle) => self.ring.poll_readable(handle, key(Kind::Receive, token)),
+            RingSocket::Kernel(handle) => self.ring.poll_readable(handle, key(Kind::Receive, token)),
             other => self.receive_shared(token, other, Armed::Polls),
         }
     }
 
-    fn stop_receiving(&mut self, token: Token, socket: &Socket) {
+    fn stop_receiving(&mut self, token: Token, socket: &RingSocket) {
         match socket {
-            Socket::Shared(shared) => _ = self.sharing.stop_receiving(token, shared),
+            RingSocket::Shared(shared) => _ = self.sharing.stop_receiving(token, shared),
             _ => self.ring.cancel(key(Kind::Receive, token), key(Kind::Ignored, token), Tells::Failure),
         }
     }
 
-    fn stop_sending(&mut self, token: Token, _: &Socket) {
+    fn stop_sending(&mut self, token: Token, _: &RingSocket) {
         self.ring.cancel_owner(key(Kind::Send, token), key(Kind::StoppedSending, token), Tells::Always);
     }
 
-    fn stop(&mut self, token: Token, socket: &Socket, how: Close) -> u32 {
+    fn stop(&mut self, token: Token, socket: &RingSocket, how: Close) -> u32 {
         let stopped = key(Kind::Stopped, token);
         let socket = match socket {
-            Socket::Kernel(handle) | Socket::Connecting(handle) => handle,
-            Socket::Handshaking(_) => {
+            RingSocket::Kernel(handle) | RingSocket::Connecting(handle) => handle,
+            RingSocket::Handshaking(_) => {
                 self.ring.cancel(key(Kind::Answered, token), stopped, Tells::Always);
                 return 1;
             }
-            Socket::Nothing => return 0,
-            Socket::Shared(shared) => return self.sharing.stop(token, shared, how),
+            RingSocket::Nothing => return 0,
+            RingSocket::Shared(shared) => return self.sharing.stop(token, shared, how),
         };
         let resets = how.reset && self.ring.reset_on_close(socket, stopped, Tells::Always);
         if how.busy {
@@ -383,12 +383,12 @@ impl CompletionDriver for Uring {
         u32::from(resets) + u32::from(how.busy || how.receiving)
     }
 
-    fn send(&mut self, token: Token, _: Sequence, socket: &Socket, pieces: Pieces, more: More) {
+    fn send(&mut self, token: Token, _: Sequence, socket: &RingSocket, pieces: Pieces, more: More) {
         match (socket, pieces) {
-            (Socket::Kernel(handle), Pieces::File { range, .. }) => {
+            (RingSocket::Kernel(handle), Pieces::File { range, .. }) => {
                 self.begin_file(token, handle, whole(range));
             }
-            (Socket::Kernel(handle), pieces) => {
+            (RingSocket::Kernel(handle), pieces) => {
                 self.ring.send(handle, payload(pieces), more, key(Kind::Send, token));
             }
             (other, pieces) => self.send_shared(token, other, payload(pieces)),
@@ -397,20 +397,26 @@ impl CompletionDriver for Uring {
 
     fn go_on(
         &mut self,
-        socket: &Socket,
+        socket: &RingSocket,
         unsent: Payload,
         more: More,
     ) -> (io::Result<usize>, Option<Payload>) {
         match socket {
-            Socket::Kernel(handle) => self.go_on_with_file(handle, unsent, more),
+            RingSocket::Kernel(handle) => self.go_on_with_file(handle, unsent, more),
             _ => (Ok(0), Some(unsent)), // it never waits for that
         }
     }
 
-    fn send_last(&mut self, token: Token, sequence: Sequence, socket: &Socket, pieces: Pieces) -> Chained {
+    fn send_last(
+        &mut self,
+        token: Token,
+        sequence: Sequence,
+        socket: &RingSocket,
+        pieces: Pieces,
+    ) -> Chained {
         let sends = key(Kind::Send, token);
         match (socket, &pieces) {
-            (Socket::Kernel(handle @ Handle::Direct(slot)), Pieces::One(_) | Pieces::Many(_))
+            (RingSocket::Kernel(handle @ Handle::Direct(slot)), Pieces::One(_) | Pieces::Many(_))
                 if !self.doubles.contains_key(&slot.index()) =>
             {
                 let closed = key(Kind::Closed, Token { index: slot.index(), generation: 0 });
@@ -424,42 +430,42 @@ impl CompletionDriver for Uring {
         Chained::No
     }
 
-    fn closed(&mut self, _socket: Socket) {
+    fn closed(&mut self, _socket: RingSocket) {
         // Its slot is free when the close itself has come back. The kernel tells of the send first, and closes when it
         // gets to it (it does only some of what is due in each call): an accept into a table that is still full would
         // lose its connection, and a socket put into the slot meanwhile would be closed in the place of the old one.
     }
 
-    fn send_rest(&mut self, token: Token, _: Sequence, socket: &Socket, unsent: Payload) {
+    fn send_rest(&mut self, token: Token, _: Sequence, socket: &RingSocket, unsent: Payload) {
         match (socket, unsent) {
-            (Socket::Kernel(handle), Payload::File { read, rest }) if read.is_empty() => {
+            (RingSocket::Kernel(handle), Payload::File { read, rest }) if read.is_empty() => {
                 self.begin_file(token, handle, whole(rest));
             }
-            (Socket::Kernel(handle), unsent) => {
+            (RingSocket::Kernel(handle), unsent) => {
                 self.ring.send(handle, unsent, More::No, key(Kind::Send, token));
             }
             (other, unsent) => self.send_shared(token, other, unsent),
         }
     }
 
-    fn finish_sending(&mut self, token: Token, socket: &Socket) {
+    fn finish_sending(&mut self, token: Token, socket: &RingSocket) {
         match socket {
-            Socket::Kernel(handle) => {
+            RingSocket::Kernel(handle) => {
                 self.ring.shutdown(handle, std::net::Shutdown::Write, key(Kind::Finish, token));
             }
             other => self.sharing.finish_sending(token, other),
         }
     }
 
-    fn close(&mut self, token: Token, socket: Socket, how: Close) {
+    fn close(&mut self, token: Token, socket: RingSocket, how: Close) {
         debug_assert!(!how.receiving && !how.busy && !how.finishing, "everything has come back");
         let socket = match socket {
-            Socket::Kernel(handle) | Socket::Connecting(handle) => handle,
-            Socket::Handshaking(_) | Socket::Nothing => {
+            RingSocket::Kernel(handle) | RingSocket::Connecting(handle) => handle,
+            RingSocket::Handshaking(_) | RingSocket::Nothing => {
                 self.plain -= 1;
                 return;
             }
-            Socket::Shared(shared) => {
+            RingSocket::Shared(shared) => {
                 self.plain -= 1;
                 return self.close_shared(token, &shared);
             }
@@ -558,16 +564,16 @@ impl CompletionDriver for Uring {
     }
 
     #[inline]
-    fn bytes<'a>(&'a self, buffer: &'a Buffer) -> &'a [u8] {
+    fn bytes<'a>(&'a self, buffer: &'a RingBuffer) -> &'a [u8] {
         match buffer {
-            Buffer::Kernel(buffer) => self.ring.received(buffer),
-            Buffer::Shared(len) => self.sharing.received(*len),
+            RingBuffer::Kernel(buffer) => self.ring.received(buffer),
+            RingBuffer::Shared(len) => self.sharing.received(*len),
         }
     }
 
     #[inline]
-    fn recycle(&mut self, buffer: Buffer) {
-        if let Buffer::Kernel(buffer) = buffer {
+    fn recycle(&mut self, buffer: RingBuffer) {
+        if let RingBuffer::Kernel(buffer) = buffer {
             self.ring.recycle(buffer);
         }
     }
@@ -634,7 +640,7 @@ fn payload(pieces: Pieces) -> Payload {
 
 #[inline]
 fn received(token: Token, raw: Raw) -> Completion<Uring> {
-    let outcome = raw.result.map(|_| raw.buffer.map(Buffer::Kernel));
+    let outcome = raw.result.map(|_| raw.buffer.map(RingBuffer::Kernel));
     Completion::Received { token, sequence: None, outcome, ended: !raw.more }
 }
 

@@ -29,7 +29,7 @@ use crate::proto::Token;
 use crate::service::Dial;
 
 /// A connection of a ring, or the attempt to make one.
-pub(in crate::engine) enum Socket {
+pub(in crate::engine) enum RingSocket {
     /// The kernel's.
     Kernel(Handle),
     /// The same, not connected yet: over TCP after an offer was not taken, or could not be made.
@@ -55,7 +55,7 @@ pub(in crate::engine) enum Loose {
 }
 
 /// Received bytes.
-pub(in crate::engine) enum Buffer {
+pub(in crate::engine) enum RingBuffer {
     Kernel(ring::Buffer),
     /// So many, in the thread's buffer: until the next completion is asked for.
     Shared(usize),
@@ -147,7 +147,7 @@ impl SharedSocket {
             Armed::Polls => Ok(None),
             Armed::Stays | Armed::Once => match self.link.receive(into) {
                 Ok(0) => Ok(None),
-                Ok(n) => Ok(Some(Buffer::Shared(n))),
+                Ok(n) => Ok(Some(RingBuffer::Shared(n))),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(e) => Err(e),
             },
@@ -300,9 +300,9 @@ impl Sharing {
         1
     }
 
-    pub(super) fn finish_sending(&mut self, token: Token, socket: &Socket) {
+    pub(super) fn finish_sending(&mut self, token: Token, socket: &RingSocket) {
         let outcome = match socket {
-            Socket::Shared(shared) => shared.link.shutdown_send(),
+            RingSocket::Shared(shared) => shared.link.shutdown_send(),
             _ => Err(io::ErrorKind::NotConnected.into()),
         };
         self.done.push_back(Completion::SendFinished { token, outcome });
@@ -311,7 +311,7 @@ impl Sharing {
 
 impl Uring {
     /// Begins to connect, with an offer if that may be of use.
-    pub(super) fn dial_with_offer(&mut self, token: Token, dial: &Dial) -> io::Result<Socket> {
+    pub(super) fn dial_with_offer(&mut self, token: Token, dial: &Dial) -> io::Result<RingSocket> {
         let transports = self.sharing.transports.clone();
         let begun = fastpath::begin(&dial.to, dial.from, &transports, Blocking::Never)?;
         self.plain += 1;
@@ -319,30 +319,30 @@ impl Uring {
             Begun::Handshaking(handshake) => {
                 self.ring.poll_once(handshake.watched(), key(Kind::Answered, token));
                 let timeout = transports.fast_path.map_or(Duration::ZERO, |fast| fast.handshake_timeout);
-                Ok(Socket::Handshaking(Box::new(Handshaking { handshake, timeout })))
+                Ok(RingSocket::Handshaking(Box::new(Handshaking { handshake, timeout })))
             }
             Begun::Plain(stream) => Ok(self.connecting(token, stream)),
         }
     }
 
     /// Waits for a connection over TCP that was begun already.
-    fn connecting(&mut self, token: Token, stream: Stream) -> Socket {
+    fn connecting(&mut self, token: Token, stream: Stream) -> RingSocket {
         let handle = Handle::from(OwnedFd::from(stream));
         self.ring.poll_writable(&handle, nothing(), key(Kind::Dial, token));
-        Socket::Connecting(handle)
+        RingSocket::Connecting(handle)
     }
 
     /// What has become of an attempt to connect.
-    pub(super) fn settle_offer(&mut self, token: Token, socket: &mut Socket) -> io::Result<Settled> {
-        match std::mem::replace(socket, Socket::Nothing) {
-            Socket::Handshaking(offer) => match offer.handshake.settle(&self.sharing.transports) {
+    pub(super) fn settle_offer(&mut self, token: Token, socket: &mut RingSocket) -> io::Result<Settled> {
+        match std::mem::replace(socket, RingSocket::Nothing) {
+            RingSocket::Handshaking(offer) => match offer.handshake.settle(&self.sharing.transports) {
                 Outcome::Link(link) => *socket = link.into(),
                 Outcome::Plain(stream) => {
                     *socket = self.connecting(token, stream); // it may still be connecting
                     return Ok(Settled::Waits);
                 }
             },
-            Socket::Connecting(Handle::Plain(fd)) => match Arc::try_unwrap(fd) {
+            RingSocket::Connecting(Handle::Plain(fd)) => match Arc::try_unwrap(fd) {
                 Ok(fd) => *socket = self.connected(fd.into())?,
                 Err(shared) => {
                     // Named in something that was not handed over yet.
@@ -351,7 +351,7 @@ impl Uring {
                         nothing(),
                         key(Kind::Dial, token),
                     );
-                    *socket = Socket::Connecting(Handle::Plain(shared));
+                    *socket = RingSocket::Connecting(Handle::Plain(shared));
                     return Ok(Settled::Waits);
                 }
             },
@@ -361,7 +361,7 @@ impl Uring {
     }
 
     /// A socket that did not wait is the ring's, unless it could not be connected.
-    fn connected(&mut self, stream: Stream) -> io::Result<Socket> {
+    fn connected(&mut self, stream: Stream) -> io::Result<RingSocket> {
         if let Some(e) = stream.take_error()? {
             return Err(e);
         }
@@ -384,16 +384,16 @@ impl Uring {
     }
 
     #[inline]
-    pub(super) fn receive_shared(&mut self, token: Token, socket: &Socket, how: Armed) {
-        if let Socket::Shared(shared) = socket {
+    pub(super) fn receive_shared(&mut self, token: Token, socket: &RingSocket, how: Armed) {
+        if let RingSocket::Shared(shared) = socket {
             shared.receives.set(how);
             self.attach(token, shared);
         }
     }
 
     #[inline]
-    pub(super) fn send_shared(&mut self, token: Token, socket: &Socket, payload: Payload) {
-        if let Socket::Shared(shared) = socket {
+    pub(super) fn send_shared(&mut self, token: Token, socket: &RingSocket, payload: Payload) {
+        if let RingSocket::Shared(shared) = socket {
             self.attach(token, shared);
             self.sharing.done.extend(shared.send(payload));
         }
@@ -423,7 +423,7 @@ impl Uring {
     }
 }
 
-impl Socket {
+impl RingSocket {
     /// An accepted connection: through shared memory if it has left an offer.
     pub(super) fn claim(self, rendezvous: &Rendezvous, peer: Option<SocketAddr>) -> Self {
         let Some(peer) = peer else { return self };
@@ -469,20 +469,20 @@ impl Socket {
     }
 }
 
-impl From<Handle> for Socket {
+impl From<Handle> for RingSocket {
     #[inline]
     fn from(handle: Handle) -> Self {
         Self::Kernel(handle)
     }
 }
 
-impl From<MemoryLink> for Socket {
+impl From<MemoryLink> for RingSocket {
     fn from(link: MemoryLink) -> Self {
         Self::Shared(Rc::new(SharedSocket::new(link)))
     }
 }
 
-impl From<Loose> for Socket {
+impl From<Loose> for RingSocket {
     fn from(loose: Loose) -> Self {
         match loose {
             Loose::Kernel(fd) => Handle::from(fd).into(),

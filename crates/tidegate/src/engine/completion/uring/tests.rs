@@ -60,7 +60,7 @@ fn until<T>(port: &mut Uring, mut wanted: impl FnMut(Completion<Uring>) -> Optio
     }
 }
 
-fn accepted(port: &mut Uring) -> Socket {
+fn accepted(port: &mut Uring) -> RingSocket {
     until(port, |completion| match completion {
         Completion::Accepted { outcome, .. } => Some(outcome.unwrap().0),
         _ => None,
@@ -68,7 +68,7 @@ fn accepted(port: &mut Uring) -> Socket {
 }
 
 /// What is left of a file when its socket may be sent to.
-fn may_send(port: &mut Uring, token: Token, socket: &Socket, range: FileRange) -> Payload {
+fn may_send(port: &mut Uring, token: Token, socket: &RingSocket, range: FileRange) -> Payload {
     port.send(
         token,
         sequence(),
