@@ -227,12 +227,14 @@ impl LoopState {
 
     /// Reckons how early a deadline that begins to count now could be.
     fn look_ahead(&mut self) {
-        let (now, timers, policy) = (self.now, &self.timers, &self.worker.policy);
-        let tick = |after: Duration| {
-            now.checked_add(after).map_or(NEVER, |at| timers.tick_of(at, Resolution::Millisecond))
-        };
-        self.soonest = tick(timeouts::soonest(policy));
-        self.soonest_at_rest = policy.idle_timeout.map_or(NEVER, tick);
+        let policy = &self.worker.policy;
+        self.soonest = self.tick_after(timeouts::soonest(policy));
+        self.soonest_at_rest = policy.idle_timeout.map_or(NEVER, |after| self.tick_after(after));
+    }
+
+    fn tick_after(&self, time: Duration) -> u64 {
+        let at = self.now.checked_add(time);
+        at.map_or(NEVER, |at| self.timers.tick_of(at, Resolution::Millisecond))
     }
 
     /// Notes how many events the wake-up brought, and of how many connections they are.
