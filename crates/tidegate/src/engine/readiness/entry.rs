@@ -116,7 +116,7 @@ impl<W: Transport> ReadinessEntry<W> {
     pub(super) fn look(&mut self, how: Look) -> Readiness {
         let (wants, sleeps) = (self.wants(), how == Look::BeforeSleep);
         let sees = if sleeps { self.stream.prepare_sleep(wants) } else { self.stream.look(wants) };
-        self.looked_at = !sleeps || sees.readable || sees.writable;
+        self.looked_at = how.keeps_awake(sees);
         sees
     }
 

@@ -31,11 +31,6 @@ const READABLE: Readiness = Readiness { readable: true, writable: false };
 const WRITABLE: Readiness = Readiness { readable: false, writable: true };
 
 impl LinkStream {
-    fn new(link: MemoryLink) -> io::Result<Self> {
-        let bell = TcpStream::adopt(link.borrowed().try_clone_to_owned()?.into())?;
-        Ok(Self { link, bell, waits: Readiness::default() })
-    }
-
     /// Does what would wait, or has the peer wake the task once it would not.
     fn poll_io(
         &mut self,
@@ -138,7 +133,8 @@ impl Socket for LinkStream {
 
 /// An established connection that has agreed on shared memory.
 pub(in crate::engine) fn over(link: MemoryLink) -> io::Result<LinkStream> {
-    LinkStream::new(link)
+    let bell = TcpStream::adopt(link.borrowed().try_clone_to_owned()?.into())?;
+    Ok(LinkStream { link, bell, waits: Readiness::default() })
 }
 
 /// An accepted connection: through shared memory if it has left an offer.

@@ -45,6 +45,14 @@ pub(in crate::engine) enum Look {
     BeforeSleep,
 }
 
+impl Look {
+    /// Whether a connection that was looked at stays awake.
+    #[inline]
+    pub(in crate::engine) fn keeps_awake(self, sees: Readiness) -> bool {
+        self == Self::Awake || sees.readable || sees.writable
+    }
+}
+
 impl<K> Default for AwakeLinks<K> {
     fn default() -> Self {
         Self { awake: Vec::new(), ready: Vec::new(), ask_at: None, every: Duration::ZERO, turns: 0 }
@@ -129,11 +137,10 @@ impl<K: Clone> AwakeLinks<K> {
         let ready = &mut self.ready;
         self.awake.retain(|key| {
             let Some(sees) = look(key, how) else { return false };
-            let something = sees.readable || sees.writable;
-            if something {
+            if sees.readable || sees.writable {
                 ready.push((key.clone(), sees));
             }
-            something || how == Look::Awake
+            how.keeps_awake(sees)
         });
     }
 }

@@ -107,7 +107,7 @@ impl SharedSocket {
     fn look(&self, how: Look) -> Readiness {
         let (wants, sleeps) = (self.wants(), how == Look::BeforeSleep);
         let sees = if sleeps { self.link.prepare_sleep(wants) } else { self.link.look(wants) };
-        self.is_awake.set(!sleeps || sees.readable || sees.writable);
+        self.is_awake.set(how.keeps_awake(sees));
         sees
     }
 
@@ -321,13 +321,12 @@ impl Uring {
                 let timeout = transports.fast_path.map_or(Duration::ZERO, |fast| fast.handshake_timeout);
                 Ok(RingSocket::Handshaking(Box::new(Handshaking { handshake, timeout })))
             }
-            Begun::Plain(stream) => Ok(self.connecting(token, stream)),
+            Begun::Plain(stream) => Ok(self.connecting(token, OwnedFd::from(stream).into())),
         }
     }
 
     /// Waits for a connection over TCP that was begun already.
-    fn connecting(&mut self, token: Token, stream: Stream) -> RingSocket {
-        let handle = Handle::from(OwnedFd::from(stream));
+    fn connecting(&mut self, token: Token, handle: Handle) -> RingSocket {
         self.ring.poll_writable(&handle, nothing(), key(Kind::Dial, token));
         RingSocket::Connecting(handle)
     }
@@ -338,7 +337,7 @@ impl Uring {
             RingSocket::Handshaking(offer) => match offer.handshake.settle(&self.sharing.transports) {
                 Outcome::Link(link) => *socket = link.into(),
                 Outcome::Plain(stream) => {
-                    *socket = self.connecting(token, stream); // it may still be connecting
+                    *socket = self.connecting(token, OwnedFd::from(stream).into()); // it may still be connecting
                     return Ok(Settled::Waits);
                 }
             },
@@ -346,12 +345,7 @@ impl Uring {
                 Ok(fd) => *socket = self.connected(fd.into())?,
                 Err(shared) => {
                     // Named in something that was not handed over yet.
-                    self.ring.poll_writable(
-                        &Handle::Plain(shared.clone()),
-                        nothing(),
-                        key(Kind::Dial, token),
-                    );
-                    *socket = RingSocket::Connecting(Handle::Plain(shared));
+                    *socket = self.connecting(token, Handle::Plain(shared));
                     return Ok(Settled::Waits);
                 }
             },
