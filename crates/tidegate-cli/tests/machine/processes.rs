@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use tidegate::Model;
 
 use crate::harness;
-use crate::kit::{Outcome, Server, run, with_processes};
+use crate::kit::{self, Outcome, Server, run, with_processes};
 
 pub fn trials() -> Vec<Trial> {
     let can = run(&mut with_processes(64, &["--version"])).code == Some(0);
@@ -13,22 +13,10 @@ pub fn trials() -> Vec<Trial> {
     harness::needs(can, what, tests![threads_that_cannot_be_had_are_an_error_at_the_start])
 }
 
-const LISTEN: [&str; 4] = ["serve", "http", "--listen", "127.0.0.1:0"];
-
-/// `pool` has a descriptor for each worker.
-fn args(model: Model) -> Vec<&'static str> {
-    let mut args = LISTEN.to_vec();
-    args.extend(["--model", model.name()]);
-    if model == Model::Pool {
-        args.extend(["--threads", "16"]);
-    }
-    args
-}
-
 fn threads_that_cannot_be_had_are_an_error_at_the_start() {
     for model in Model::available() {
         for limit in [1, 2, 3, 5, 8, 11, 64] {
-            let mut options = args(model);
+            let mut options = kit::http_args(model);
             if model != Model::Pool {
                 options.extend(["--threads", "8"]);
             }

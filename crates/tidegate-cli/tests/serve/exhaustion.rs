@@ -7,7 +7,7 @@ use std::thread;
 use rustix::process::Signal;
 use tidegate::Model;
 
-use crate::kit::{Server, with_address_space, with_descriptors};
+use crate::kit::{self, Server, with_address_space, with_descriptors};
 
 /// More than descriptors: most of them have to wait in the backlog.
 const CLIENTS: usize = 1_000;
@@ -75,22 +75,10 @@ fn holds_out(server: Server, holders: usize, model: Model) {
     assert_eq!(status.code(), Some(0));
 }
 
-const LISTEN: [&str; 4] = ["serve", "http", "--listen", "127.0.0.1:0"];
-
-/// `pool` has a descriptor for each worker.
-fn args(model: Model) -> Vec<&'static str> {
-    let mut args = LISTEN.to_vec();
-    args.extend(["--model", model.name()]);
-    if model == Model::Pool {
-        args.extend(["--threads", "16"]);
-    }
-    args
-}
-
 #[test]
 fn a_server_with_256_descriptors_and_1000_clients_is_calm_and_serves_all_of_them() {
     for model in Model::available() {
-        let server = Server::of(&mut with_descriptors(256, &args(model)));
+        let server = Server::of(&mut with_descriptors(256, &kit::http_args(model)));
         holds_out(server, 700, model); // more than the rings of two threads hold
     }
 }
@@ -103,7 +91,7 @@ fn counter(stderr: &[String], name: &str) -> u64 {
 #[test]
 fn a_server_that_gets_no_more_threads_refuses_and_goes_on() {
     // Each connection wants two stacks of 64 MiB of address space: a few hundred connections at most.
-    let mut options = args(Model::Blocking);
+    let mut options = kit::http_args(Model::Blocking);
     options.extend(["--thread-stack-bytes", "64MiB", "--defer-accept", "none", "--stats"]);
     let server = Server::of(&mut with_address_space(4 << 20, &options));
     let _ = tidegate::system::raise_descriptor_limit();
@@ -141,7 +129,7 @@ fn blocking_outlives_a_crowd_for_which_there_is_no_memory() {
     let _ = tidegate::system::raise_descriptor_limit();
     // The stacks alone of them all are 300 MiB.
     for mib in [200, 250, 300] {
-        let mut options = args(Model::Blocking);
+        let mut options = kit::http_args(Model::Blocking);
         options.extend(["--defer-accept", "none", "--stats"]);
         let server = Server::of(&mut with_address_space(mib << 10, &options));
         let mut clients: Vec<TcpStream> = (0..CROWD).map(|_| server.connect()).collect();

@@ -7,9 +7,19 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use tidegate::Model;
 
 /// Nothing here takes a second; a machine under load may take long.
 pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Options of `serve http` on a model. `pool` has a descriptor for each worker.
+pub fn http_args(model: Model) -> Vec<&'static str> {
+    let mut args = vec!["serve", "http", "--listen", "127.0.0.1:0", "--model", model.name()];
+    if model == Model::Pool {
+        args.extend(["--threads", "16"]);
+    }
+    args
+}
 
 /// Ends a process that is still there when the deadline has come: then all its pipes end, and the test fails.
 struct Watchdog {
