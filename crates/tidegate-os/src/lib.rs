@@ -48,7 +48,7 @@
 //! - **To watch is to ask, and no more.** A set is given a `BorrowedFd`. From then on `select`, `poll` and the sets of
 //!   Windows keep its number, and epoll what it names; they ask whether it is ready, and neither read, write nor close.
 //!   Code that closes a descriptor without removing it gets reports for another one, or an error.
-//! - **Errors are classified here** (`is_…` functions, `ring::Refusal`): other crates know no number of an error.
+//! - **Errors are classified here** (`is_…` functions, `ring::SetupError`): other crates know no number of an error.
 //!
 //! ```compile_fail,E0308
 //! # use tidegate_os::poll::{PollSet, Readiness};

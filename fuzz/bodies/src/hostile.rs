@@ -14,7 +14,7 @@ use tidegate::fastpath::layout::Rings;
 use tidegate::fastpath::protocol::{hello, name};
 use tidegate::policy::{FastPath, Wait};
 use tidegate::{Model, Policy, Running, Server};
-use tidegate_os::shared::Shared;
+use tidegate_os::shared::SharedMemory;
 use tidegate_os::{abstract_socket, handover};
 use tidegate_services::Echo;
 
@@ -84,7 +84,7 @@ fn from_somewhere() -> Socket {
 
 struct Peer {
     tcp: TcpStream,
-    memory: Shared,
+    memory: SharedMemory,
 }
 
 impl Peer {
@@ -92,7 +92,7 @@ impl Peer {
     fn attach(to: SocketAddr) -> Self {
         let control: UnixStream = abstract_socket::connect(&name(to)).expect("the server has the option");
         let (rings, fd) = Rings::create(RING).expect("memory");
-        let memory = Shared::open(&fd, HEAD + 2 * RING).expect("the same memory");
+        let memory = SharedMemory::open(&fd, HEAD + 2 * RING).expect("the same memory");
         let tcp = from_somewhere();
         let from = tcp.local_addr().ok().and_then(|addr| addr.as_socket()).expect("address");
         handover::send(&control, &hello(from, to), &[fd.as_fd(), tcp.as_fd()]).expect("offer");

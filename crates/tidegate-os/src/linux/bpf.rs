@@ -158,7 +158,7 @@ pub enum ProgramKind {
 
 /// A program that was not taken.
 #[derive(Debug)]
-pub struct LoadError {
+pub struct ProgramError {
     /// What the system says.
     pub error: io::Error,
     /// What the verifier says, if it was asked.
@@ -179,12 +179,12 @@ impl Program {
         license: &CStr,
         code: &[Instruction],
         maps: &[&Map],
-    ) -> Result<Self, LoadError> {
-        let code = &with_maps(code, maps).map_err(|error| LoadError { error, log: String::new() })?;
+    ) -> Result<Self, ProgramError> {
+        let code = &with_maps(code, maps).map_err(|error| ProgramError { error, log: String::new() })?;
         let mut log = Vec::new();
         let first = Self::try_load(kind, license, code, &mut log);
         first.map(Self).or_else(|error| match error.raw_os_error() {
-            Some(libc::EPERM | libc::ENOSYS) => Err(LoadError { error, log: String::new() }),
+            Some(libc::EPERM | libc::ENOSYS) => Err(ProgramError { error, log: String::new() }),
             // Once more, to hear why: writing the log costs, so it was not asked for.
             _ => {
                 log.resize(LOG_BYTES, 0);
@@ -192,7 +192,7 @@ impl Program {
                 let text = log.split(|&byte| byte == 0).next().unwrap_or_default();
                 second
                     .map(Self)
-                    .map_err(|error| LoadError { error, log: String::from_utf8_lossy(text).trim().into() })
+                    .map_err(|error| ProgramError { error, log: String::from_utf8_lossy(text).trim().into() })
             }
         })
     }

@@ -57,11 +57,11 @@ pub use buffers::Buffer;
 use buffers::Buffers;
 pub use datagram::DATAGRAM_HEAD;
 use enter::Enter;
-pub use partners::{Address, can_hand_on};
+pub use partners::{RingAddress, can_hand_on};
 use restrictions::opcode;
 pub use restrictions::{MOST_WORKERS, Purpose};
 use sending::SendMessage;
-pub use setup::{Features, Refusal, RingSetup, Slots};
+pub use setup::{Features, RingSetup, SetupError, Slots};
 
 /// A socket as the ring knows it. Give it back with [`Ring::close`].
 #[derive(Debug)]
@@ -148,7 +148,7 @@ const MAKES_DESCRIPTOR: u64 = 1 << 61;
 const KEY: u64 = MAKES_DESCRIPTOR - 1;
 
 /// An operation whose memory the kernel may read. `header` and `slices` point into `payload`.
-struct InFlight {
+struct SubmittedOperation {
     key: u64,
     /// Its result is a descriptor that nobody has yet.
     makes: bool,
@@ -156,7 +156,7 @@ struct InFlight {
     _address: Option<Box<SockAddr>>,
     _message: Option<Box<SendMessage>>,
     /// The ring it is about: open until the kernel has looked it up.
-    _to: Option<Address>,
+    _to: Option<RingAddress>,
     /// The slot that is to be left.
     slot: Option<Slot>,
     /// The slot that is free when it has succeeded, and whether anybody is notified of that.
@@ -185,7 +185,7 @@ pub struct Ring {
     id: RingId,
     enter: Enter,
     buffers: Buffers,
-    in_flight: Slab<InFlight>,
+    in_flight: Slab<SubmittedOperation>,
     features: Features,
     /// Submissions that did not fit when they were made, in order.
     overflow: VecDeque<squeue::Entry>,
@@ -291,7 +291,7 @@ impl Ring {
         let address = Box::new(to);
         let (pointer, length) = (address.as_ptr().cast::<libc::sockaddr>(), address.len());
         let entry = entry_on!(self, socket, |fd| opcode::Connect::new(fd, pointer, length).build());
-        let op = InFlight { _address: Some(address), ..InFlight::new(key) };
+        let op = SubmittedOperation { _address: Some(address), ..SubmittedOperation::new(key) };
         let at = self.in_flight.insert(op) as u64;
         self.push_on(socket, entry.user_data(OWNED | at));
     }
@@ -399,7 +399,7 @@ fn accept_data(key: u64, direct: bool) -> u64 {
     key & KEY | if direct { MAKES_SLOT } else { MAKES_DESCRIPTOR }
 }
 
-impl InFlight {
+impl SubmittedOperation {
     fn new(key: u64) -> Self {
         Self {
             key: key & KEY,

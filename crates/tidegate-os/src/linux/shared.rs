@@ -16,18 +16,18 @@ const SIZE_IS_FIXED: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | lib
 
 /// Memory shared with another process; unmapped when dropped. It is gone when both have let go of it, however they end.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedMemory {
     at: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: the mapping belongs to the value, not to a thread.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedMemory {}
 // SAFETY: through `&self` the memory is only touched as atomic words, or by copies whose result may be any bytes at
 // all.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedMemory {}
 
-impl Shared {
+impl SharedMemory {
     /// Makes `bytes` of zeroed memory, and the descriptor to give to the other process.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedMemory {
     fn drop(&mut self) {
         // SAFETY: mapped by `map` with this size, and nothing borrows from it any more.
         unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn both_mappings_are_the_same_memory() {
-        let (here, fd) = Shared::create(8192).unwrap();
-        let there = Shared::open(&fd, 8192).unwrap();
+        let (here, fd) = SharedMemory::create(8192).unwrap();
+        let there = SharedMemory::open(&fd, 8192).unwrap();
         drop(fd);
         here.write(4096, b"over there");
         here.word(128).store(7, Release);
@@ -169,17 +169,17 @@ mod tests {
     fn memory_that_could_shrink_is_not_mapped() {
         let open = unnamed_file().unwrap();
         open.set_len(8192).unwrap();
-        assert!(Shared::open(&open.into(), 8192).unwrap_err().to_string().contains("not sealed"));
+        assert!(SharedMemory::open(&open.into(), 8192).unwrap_err().to_string().contains("not sealed"));
         let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        assert!(Shared::open(&file, 8192).is_err());
-        let (_, large) = Shared::create(16384).unwrap();
-        assert!(Shared::open(&large, 8192).unwrap_err().to_string().contains("size"));
+        assert!(SharedMemory::open(&file, 8192).is_err());
+        let (_, large) = SharedMemory::create(16384).unwrap();
+        assert!(SharedMemory::open(&large, 8192).unwrap_err().to_string().contains("size"));
         assert!(File::from(large).set_len(4096).is_err(), "it is sealed");
     }
 
     #[test]
     #[should_panic(expected = "outside")]
     fn a_range_that_would_wrap_around_is_outside() {
-        Shared::create(4096).unwrap().0.read(usize::MAX, &mut [0; 2]);
+        SharedMemory::create(4096).unwrap().0.read(usize::MAX, &mut [0; 2]);
     }
 }

@@ -59,7 +59,7 @@ pub(super) const NO_QUEUE: isize = 0;
 pub(super) const CORRUPT: u32 = u32::MAX;
 
 /// A request: queue, spans and their number, flags, context.
-pub type Request = unsafe extern "system" fn(isize, *const RioBuf, u32, u32, *const c_void) -> i32;
+pub type RequestFn = unsafe extern "system" fn(isize, *const RioBuf, u32, u32, *const c_void) -> i32;
 
 /// The functions. The maker of a table vouches that each does what its namesake in `mswsock.h` is documented to do.
 #[derive(Clone, Copy)]
@@ -72,8 +72,8 @@ pub struct Functions {
     pub close_completion_queue: unsafe extern "system" fn(isize),
     pub create_request_queue:
         unsafe extern "system" fn(usize, u32, u32, u32, u32, isize, isize, *const c_void) -> isize,
-    pub receive: Request,
-    pub send: Request,
+    pub receive: RequestFn,
+    pub send: RequestFn,
     pub dequeue_completion: unsafe extern "system" fn(isize, *mut RioResult, u32) -> u32,
     pub notify: unsafe extern "system" fn(isize) -> i32,
     /// Why the last call of this thread failed (`WSAGetLastError`).

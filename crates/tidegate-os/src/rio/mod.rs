@@ -13,5 +13,5 @@ mod requests;
 mod tests;
 
 pub use buffers::RioBuffer;
-pub use functions::{Functions, NotifyByPort, Request, RioBuf, RioResult};
-pub use requests::{RequestQueue, Requests, RioDone, RioOutcome, Setup};
+pub use functions::{Functions, NotifyByPort, RequestFn, RioBuf, RioResult};
+pub use requests::{RequestQueue, RequestSetup, Requests, RioDone, RioOutcome};

@@ -9,12 +9,12 @@ use std::io;
 use slab::Slab;
 
 use super::buffers::{RioBuffer, RioBuffers};
-use super::functions::{CORRUPT, Functions, NO_QUEUE, NotifyByPort, Request, RioBuf, RioResult};
+use super::functions::{CORRUPT, Functions, NO_QUEUE, NotifyByPort, RequestFn, RioBuf, RioResult};
 use crate::pages::Residence;
 use crate::payload::Payload;
 
 /// How a thread's requests are set up.
-pub struct Setup {
+pub struct RequestSetup {
     /// Buffers for both directions, at least two.
     pub buffers: usize,
     /// Bytes of each.
@@ -82,7 +82,7 @@ struct UnderWay {
 }
 
 /// A send that waits for a buffer.
-struct Waiting {
+struct WaitingSend {
     queue: usize,
     key: u64,
     payload: Payload,
@@ -107,7 +107,7 @@ pub struct Requests {
     queues: Slab<RequestQueueState>,
     under_way: Slab<UnderWay>,
     ready: VecDeque<RioDone>,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingSend>,
     buffers: RioBuffers,
     /// Buffers that receives took when they were made.
     posted: usize,
@@ -121,7 +121,7 @@ impl Requests {
     ///
     /// # Errors
     /// The system has no memory left that can be registered or is not paged.
-    pub fn new(functions: Functions, setup: &Setup, notify: Option<NotifyByPort>) -> io::Result<Self> {
+    pub fn new(functions: Functions, setup: &RequestSetup, notify: Option<NotifyByPort>) -> io::Result<Self> {
         let buffers = RioBuffers::new(functions, setup.buffers, setup.buffer_bytes, setup.residence)?;
         let places = setup.sockets.clamp(1, MOST_PLACES / EACH) * EACH;
         let how = notify.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -216,7 +216,7 @@ impl Requests {
         }
     }
 
-    /// Whether receives take a buffer when they are posted ([`Setup::posted`]), from now on.
+    /// Whether receives take a buffer when they are posted ([`RequestSetup::posted`]), from now on.
     pub fn set_posted(&mut self, posted: bool) {
         self.posts = posted;
     }
@@ -237,14 +237,14 @@ impl Requests {
     /// Sends as much of it as a buffer takes, as soon as there is one.
     pub fn send(&mut self, queue: &RequestQueue, payload: Payload, key: u64) {
         let queue = self.place(queue);
-        self.waiting.push_back(Waiting { queue, key, payload });
+        self.waiting.push_back(WaitingSend { queue, key, payload });
         self.send_waiting();
     }
 
     fn send_waiting(&mut self) {
         while !self.waiting.is_empty() {
             let Some(mut buffer) = self.buffers.take() else { return };
-            let Some(Waiting { queue, key, payload }) = self.waiting.pop_front() else { return };
+            let Some(WaitingSend { queue, key, payload }) = self.waiting.pop_front() else { return };
             for piece in payload.pieces() {
                 if self.buffers.put(&mut buffer, piece) < piece.len() {
                     break;
@@ -256,7 +256,7 @@ impl Requests {
 
     /// Hands a request over; one that is refused comes back at once.
     fn submit(&mut self, request: UnderWay) {
-        let (call, buf): (Request, Option<RioBuf>) = match &request.kind {
+        let (call, buf): (RequestFn, Option<RioBuf>) = match &request.kind {
             RequestKind::Look => (self.functions.receive, None),
             RequestKind::Receive { buffer, .. } => (self.functions.receive, Some(self.buffers.whole(buffer))),
             RequestKind::Send { buffer, .. } => (self.functions.send, Some(self.buffers.part(buffer))),

@@ -3,7 +3,7 @@ use std::io::{self, ErrorKind};
 use bytes::Bytes;
 
 use super::fake::{self, Call};
-use super::{NotifyByPort, RequestQueue, Requests, RioOutcome, Setup};
+use super::{NotifyByPort, RequestQueue, RequestSetup, Requests, RioOutcome};
 use crate::pages::Residence;
 use crate::payload::Payload;
 
@@ -13,8 +13,8 @@ const NO_BUFFERS: i32 = 10055;
 const RESET: i32 = 10054;
 const ALREADY: i32 = 10037;
 
-fn setup(buffers: usize) -> Setup {
-    Setup {
+fn setup(buffers: usize) -> RequestSetup {
+    RequestSetup {
         buffers,
         buffer_bytes: BYTES,
         residence: Residence::Pageable,
@@ -90,7 +90,7 @@ fn a_refused_registration_or_queue_is_told_and_leaves_nothing() {
         assert_eq!(code(&refused), Some(NO_BUFFERS), "{call:?}");
         assert_eq!(fake::left(), (0, false), "{call:?}");
     }
-    let huge = Setup { buffers: 1 << 20, buffer_bytes: 1 << 20, ..setup(0) };
+    let huge = RequestSetup { buffers: 1 << 20, buffer_bytes: 1 << 20, ..setup(0) };
     let refused = Requests::new(functions, &huge, None).err().expect("refused");
     assert!(refused.to_string().contains("fewer or smaller buffers"));
 }
@@ -176,7 +176,7 @@ fn a_refused_notification_is_told_and_can_be_asked_for_again() {
 
 #[test]
 fn without_a_buffer_a_receive_waits_for_data_and_takes_one_then() {
-    let setup = Setup { posted: false, ..setup(2) };
+    let setup = RequestSetup { posted: false, ..setup(2) };
     let mut requests = Requests::new(fake::table(), &setup, None).unwrap();
     let queues = open(&mut requests, 1);
     requests.receive(&queues[0], 5);
@@ -193,7 +193,7 @@ fn without_a_buffer_a_receive_waits_for_data_and_takes_one_then() {
 #[test]
 fn however_many_receives_wait_for_data_all_buffers_are_left_for_sends() {
     const BUFFERS: usize = 8;
-    let setup = Setup { posted: false, ..setup(BUFFERS) };
+    let setup = RequestSetup { posted: false, ..setup(BUFFERS) };
     let mut requests = Requests::new(fake::table(), &setup, None).unwrap();
     let queues = open(&mut requests, 100);
     for (key, queue) in queues.iter().enumerate() {

@@ -28,14 +28,14 @@ pub struct FileBuffers {
 pub struct Element {
     pub(crate) flags: u32,
     pub(crate) bytes: u32,
-    pub(crate) at: At,
+    pub(crate) at: ElementStart,
     pub(super) file: *mut c_void,
 }
 
 /// Where an element's bytes begin.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub union At {
+pub union ElementStart {
     /// In its file.
     pub(super) offset: i64,
     /// In memory.

@@ -14,4 +14,4 @@ mod transmission;
 
 pub use functions::{Element, FileBuffers, Functions, RawOverlapped, TransmitFile, TransmitPackets};
 pub use parts::{Left, Parts};
-pub use transmission::{Begun, Transmission};
+pub use transmission::{Transmission, TransmitStart};

@@ -50,7 +50,9 @@ impl Bench {
     }
 
     fn begin(&self, parts: Parts) -> io::Result<(Transmission, Box<RawOverlapped>)> {
-        let Begun::Transmission(transmission) = Transmission::begin(parts, &self.functions, self.most) else {
+        let TransmitStart::Transmission(transmission) =
+            Transmission::begin(parts, &self.functions, self.most)
+        else {
             panic!("the file is not in it")
         };
         let mut overlapped = blank();
@@ -125,10 +127,10 @@ fn many_bytes_before_the_file_go_without_it_where_one_piece_is_all() {
     let functions = fake::table(Has::File);
     let (file, _) = range(0, 10);
     let begun = Transmission::begin(Parts::new(long(), file, vec![]), &functions, 1 << 20);
-    let Begun::Head(parts) = begun else { panic!("two pieces before the file") };
+    let TransmitStart::Head(parts) = begun else { panic!("two pieces before the file") };
     assert_eq!(parts.head().len(), 2);
     let Left::Parts(parts) = parts.advance(120_000) else { panic!("the file is left") };
-    assert!(matches!(Transmission::begin(parts, &functions, 1 << 20), Begun::Transmission(_)));
+    assert!(matches!(Transmission::begin(parts, &functions, 1 << 20), TransmitStart::Transmission(_)));
 
     let bench = Bench::new(Has::File, 1 << 20);
     let (file, _) = range(0, 10);

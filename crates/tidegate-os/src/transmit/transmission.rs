@@ -6,7 +6,8 @@ use std::io;
 use bytes::Bytes;
 
 use super::functions::{
-    At, END_OF_FILE, Element, FileBuffers, Functions, IN_FILE, IN_MEMORY, MOST_OF_A_CALL, RawOverlapped,
+    END_OF_FILE, Element, ElementStart, FileBuffers, Functions, IN_FILE, IN_MEMORY, MOST_OF_A_CALL,
+    RawOverlapped,
 };
 use super::parts::{Left, Parts, length};
 use crate::file::{FileRange, shorter};
@@ -28,7 +29,7 @@ enum Call {
 }
 
 /// How a step of sending parts begins.
-pub enum Begun {
+pub enum TransmitStart {
     /// With the file in it.
     Transmission(Transmission),
     /// With what comes before the file, by itself: the functions take no such pieces.
@@ -40,7 +41,7 @@ impl Transmission {
     ///
     /// With `TransmitPackets` all pieces are separate elements. `TransmitFile` takes one piece before and one after
     /// the file: small ones are put together, others go without it.
-    pub fn begin(mut parts: Parts, functions: &Functions, most: usize) -> Begun {
+    pub fn begin(mut parts: Parts, functions: &Functions, most: usize) -> TransmitStart {
         let packets = functions.transmit_packets.is_some();
         if !packets {
             parts.join();
@@ -48,7 +49,7 @@ impl Transmission {
         let takes = |pieces: usize| packets || pieces < 2;
         let head = length(&parts.head);
         if !takes(parts.head.len()) || head >= MOST_OF_A_CALL || parts.file.is_empty() {
-            return Begun::Head(parts);
+            return TransmitStart::Head(parts);
         }
         // Never 0, which would be the whole file.
         let file = parts.file.len().min(most.max(1)).min(MOST_OF_A_CALL - head);
@@ -57,7 +58,7 @@ impl Transmission {
         let after: &[Bytes] = if ends { &parts.tail } else { &[] };
         let call = if packets { packets_of(&parts, file, after) } else { buffers_of(&parts, after) };
         let tail = length(after);
-        Begun::Transmission(Self { parts, head, file, tail, call })
+        TransmitStart::Transmission(Self { parts, head, file, tail, call })
     }
 
     /// Whether it takes all there is.
@@ -145,12 +146,16 @@ fn packets_of(parts: &Parts, file: usize, after: &[Bytes]) -> Call {
     let memory = |piece: &Bytes| Element {
         flags: IN_MEMORY,
         bytes: piece.len() as u32,
-        at: At { memory: piece.as_ptr() },
+        at: ElementStart { memory: piece.as_ptr() },
         file: std::ptr::null_mut(),
     };
     let offset = i64::try_from(parts.file.at()).unwrap_or(i64::MAX);
-    let element =
-        Element { flags: IN_FILE, bytes: file as u32, at: At { offset }, file: handle(&parts.file) };
+    let element = Element {
+        flags: IN_FILE,
+        bytes: file as u32,
+        at: ElementStart { offset },
+        file: handle(&parts.file),
+    };
     // An element without bytes is left out: of a file it would mean all of it.
     let pieces = |piece: &&Bytes| !piece.is_empty();
     let file = (file > 0).then_some(element);

@@ -1,8 +1,8 @@
 //! Datagram sockets: one datagram a call, several a call (`recvmmsg(2)`, `sendmmsg(2)`), and several in one
 //! (`UDP_SEGMENT`, `UDP_GRO`; `udp(7)`).
 //!
-//! [`Inbox`] and [`Outgoing`] own everything the kernel is pointed to, so a call is safe whatever its caller does
-//! between two calls.
+//! [`DatagramBuffer`] and [`Outgoing`] own everything the kernel is pointed to, so a call is safe whatever its caller
+//! does between two calls.
 
 use std::io;
 use std::mem::offset_of;
@@ -87,7 +87,7 @@ impl DatagramSocket {
 
     /// Receives at most `most` datagrams into `inbox` with one call, and returns how many. Waits, if at all, for the
     /// first one only.
-    pub fn receive(&self, inbox: &mut Inbox, most: usize) -> io::Result<usize> {
+    pub fn receive(&self, inbox: &mut DatagramBuffer, most: usize) -> io::Result<usize> {
         let most = most.clamp(1, inbox.headers.len());
         inbox.reset(most);
         let got = retry(|| receive_call(self.0.as_fd(), &mut inbox.headers[..most]));
@@ -99,7 +99,7 @@ impl DatagramSocket {
     pub fn send<'a>(
         &self,
         outgoing: &mut Outgoing,
-        messages: impl Iterator<Item = Message<'a>>,
+        messages: impl Iterator<Item = OutgoingDatagram<'a>>,
     ) -> io::Result<usize> {
         outgoing.fill(messages);
         retry(|| send_call(self.0.as_fd(), &mut outgoing.headers))
@@ -260,7 +260,7 @@ pub struct Arrival<'a> {
 }
 
 /// Room for received datagrams.
-pub struct Inbox {
+pub struct DatagramBuffer {
     each: usize,
     got: usize,
     bytes: Vec<u8>,
@@ -273,9 +273,9 @@ pub struct Inbox {
 }
 
 // SAFETY: the pointers lead only into memory that this value owns on the heap; it moves with the value.
-unsafe impl Send for Inbox {}
+unsafe impl Send for DatagramBuffer {}
 
-impl Inbox {
+impl DatagramBuffer {
     /// Room for `count` datagrams of `each` bytes. Only what is received into is really taken from the system.
     pub fn new(count: usize, each: usize) -> Self {
         let count = count.max(1);
@@ -354,7 +354,7 @@ pub(crate) fn address(name: &[u8]) -> Option<SocketAddr> {
 
 /// One thing to send: a datagram, or several of one size for one peer.
 #[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
+pub struct OutgoingDatagram<'a> {
     /// For whom; `None` on a connected socket.
     pub to: Option<SocketAddr>,
     /// All bytes.
@@ -376,7 +376,7 @@ pub struct Outgoing {
 unsafe impl Send for Outgoing {}
 
 impl Outgoing {
-    fn fill<'a>(&mut self, messages: impl Iterator<Item = Message<'a>>) {
+    fn fill<'a>(&mut self, messages: impl Iterator<Item = OutgoingDatagram<'a>>) {
         self.headers.clear();
         self.slices.clear();
         self.addresses.clear();
@@ -423,8 +423,8 @@ fn empty_header() -> Header {
 fn receive_call(fd: BorrowedFd<'_>, headers: &mut [Header]) -> io::Result<usize> {
     #[cfg(target_os = "linux")]
     if headers.len() > 1 {
-        // SAFETY: pointer and length describe the slice; everything its headers point to is owned by the `Inbox` they
-        // are part of, which is borrowed mutably for the call.
+        // SAFETY: pointer and length describe the slice; everything its headers point to is owned by the
+        // `DatagramBuffer` they are part of, which is borrowed mutably for the call.
         let n = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),

@@ -14,7 +14,7 @@ use libc::readdir64 as readdir;
 pub(super) struct Directory(NonNull<libc::DIR>);
 
 /// Something in it, also `.` and `..`.
-pub(super) struct Entry {
+pub(super) struct DirEntry {
     pub(super) name: CString,
     /// It is a folder, and the file system says so without being asked for more.
     pub(super) is_folder: bool,
@@ -33,7 +33,7 @@ impl Directory {
     }
 
     /// The next entry, in no order; `None` after the last.
-    pub(super) fn next(&mut self) -> io::Result<Option<Entry>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<DirEntry>> {
         forget_error();
         // SAFETY: the directory is open, and borrowed exclusively.
         let Some(entry) = NonNull::new(unsafe { readdir(self.0.as_ptr()) }) else {
@@ -47,7 +47,7 @@ impl Directory {
         // nothing refers to all of it, and the name ends with a zero.
         let (name, kind) =
             unsafe { (CStr::from_ptr((&raw const (*entry).d_name).cast()).to_owned(), (*entry).d_type) };
-        Ok(Some(Entry { name, is_folder: kind == libc::DT_DIR }))
+        Ok(Some(DirEntry { name, is_folder: kind == libc::DT_DIR }))
     }
 }
 

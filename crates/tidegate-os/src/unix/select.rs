@@ -16,20 +16,20 @@ pub const REMARK: &str = "beyond 1,024 descriptors, with larger bit sets";
 
 /// The words of which the system makes an `fd_set`.
 #[cfg(any(target_vendor = "apple", target_os = "netbsd", target_os = "openbsd"))]
-type Word = u32;
+type FdSetWord = u32;
 #[cfg(not(any(target_vendor = "apple", target_os = "netbsd", target_os = "openbsd")))]
-type Word = libc::c_ulong;
+type FdSetWord = libc::c_ulong;
 
-const WORD_BITS: usize = Word::BITS as usize;
+const WORD_BITS: usize = FdSetWord::BITS as usize;
 
 /// A set of descriptors as `select(2)` wants it, of any size: descriptor 0 is the lowest bit of the first word.
 #[derive(Clone, Default)]
 pub struct BitSet {
-    words: Vec<Word>,
+    words: Vec<FdSetWord>,
 }
 
 /// The word of a descriptor, and its bit there.
-fn place(fd: RawFd) -> (usize, Word) {
+fn place(fd: RawFd) -> (usize, FdSetWord) {
     let fd = fd as usize;
     (fd / WORD_BITS, 1 << (fd % WORD_BITS))
 }
@@ -129,8 +129,8 @@ impl SelectSet {
 #[cfg(target_os = "linux")]
 unsafe fn select(
     nfds: i32,
-    readable: *mut Word,
-    writable: *mut Word,
+    readable: *mut FdSetWord,
+    writable: *mut FdSetWord,
     timeout: Option<Duration>,
 ) -> io::Result<usize> {
     let timeout = timeout.map(call::timespec);
@@ -150,8 +150,8 @@ unsafe fn select(
 #[cfg(not(target_os = "linux"))]
 unsafe fn select(
     nfds: i32,
-    readable: *mut Word,
-    writable: *mut Word,
+    readable: *mut FdSetWord,
+    writable: *mut FdSetWord,
     timeout: Option<Duration>,
 ) -> io::Result<usize> {
     // Apple's function of the plain name refuses more than FD_SETSIZE.

@@ -90,7 +90,7 @@ impl DatagramSocket {
     }
 
     /// Receives one datagram into `inbox`, and returns that it is one.
-    pub fn receive(&self, inbox: &mut Inbox, _most: usize) -> io::Result<usize> {
+    pub fn receive(&self, inbox: &mut DatagramBuffer, _most: usize) -> io::Result<usize> {
         inbox.got = false;
         loop {
             match self.socket.recv_from(&mut inbox.room) {
@@ -107,7 +107,7 @@ impl DatagramSocket {
     pub fn send<'a>(
         &self,
         _: &mut Outgoing,
-        mut messages: impl Iterator<Item = Message<'a>>,
+        mut messages: impl Iterator<Item = OutgoingDatagram<'a>>,
     ) -> io::Result<usize> {
         let Some(message) = messages.next() else { return Ok(0) };
         if message.segment.is_some() {
@@ -219,7 +219,7 @@ pub struct Arrival<'a> {
 }
 
 /// Room for a received datagram.
-pub struct Inbox {
+pub struct DatagramBuffer {
     /// As long as a datagram can be: one that does not fit would be an error, without its sender.
     room: Vec<MaybeUninit<u8>>,
     bytes: Vec<u8>,
@@ -229,7 +229,7 @@ pub struct Inbox {
     got: bool,
 }
 
-impl Inbox {
+impl DatagramBuffer {
     /// Room for one datagram of `each` bytes, however many are asked for: there is one a call.
     pub fn new(_count: usize, each: usize) -> Self {
         let room = vec![MaybeUninit::new(0); LARGEST_JOINED];
@@ -257,7 +257,7 @@ impl Inbox {
 
 /// One thing to send.
 #[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
+pub struct OutgoingDatagram<'a> {
     /// For whom; `None` on a connected socket.
     pub to: Option<SocketAddr>,
     /// All bytes.

@@ -18,14 +18,14 @@ enum Reset {
 
 /// An event. Closed when dropped.
 #[derive(Debug)]
-pub struct Event(HANDLE);
+pub struct EventObject(HANDLE);
 
 // SAFETY: a handle of the kernel, which any thread may use.
-unsafe impl Send for Event {}
+unsafe impl Send for EventObject {}
 // SAFETY: as above.
-unsafe impl Sync for Event {}
+unsafe impl Sync for EventObject {}
 
-impl Event {
+impl EventObject {
     /// A new one, not set, which stays set until it is reset.
     pub fn new() -> io::Result<Self> {
         Self::with(Reset::Owner)
@@ -66,7 +66,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for EventObject {
     fn drop(&mut self) {
         // SAFETY: nobody else has the handle.
         unsafe { CloseHandle(self.0) };

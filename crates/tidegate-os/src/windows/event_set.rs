@@ -10,7 +10,7 @@ use windows_sys::Win32::Networking::WinSock::WSA_MAXIMUM_WAIT_EVENTS;
 use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 
 use super::descriptor::{BorrowedFd, RawFd};
-use super::event::Event;
+use super::event::EventObject;
 pub use super::network::News;
 use super::network::{OF_CONNECTION, OF_LISTENER, settled_before, take_news, tell_by_event};
 use super::poll::Readiness;
@@ -26,24 +26,24 @@ enum EventOwner {
     /// The event of a listener is shared by all threads that wait for it.
     Listener {
         listener: Arc<Listener>,
-        event: Arc<Event>,
+        event: Arc<EventObject>,
         told: bool,
     },
     Socket {
         socket: RawFd,
-        event: Event,
+        event: EventObject,
         before: News,
     },
 }
 
 /// A thread's events: one to be woken by, one of the listener, the rest for sockets.
 pub struct EventSet {
-    wake_event: Arc<Event>,
+    wake_event: Arc<EventObject>,
     owners: Vec<EventOwner>,
     /// Of the seats, in their order.
     handles: Vec<HANDLE>,
     /// Events that no socket has.
-    free: Vec<Event>,
+    free: Vec<EventObject>,
 }
 
 impl EventSet {
@@ -54,7 +54,7 @@ impl EventSet {
 
     /// For the calling thread.
     pub fn new() -> io::Result<Self> {
-        let wake_event = Arc::new(Event::new()?);
+        let wake_event = Arc::new(EventObject::new()?);
         let handles = vec![wake_event.handle()];
         Ok(Self { wake_event, owners: vec![EventOwner::Waker], handles, free: Vec::new() })
     }
@@ -90,7 +90,7 @@ impl EventSet {
                 "a thread waits for 64 events at most: raise threads",
             ));
         }
-        let event = self.free.pop().map_or_else(Event::new, Ok)?;
+        let event = self.free.pop().map_or_else(EventObject::new, Ok)?;
         tell_by_event(socket, &event, OF_CONNECTION)?;
         let before = settled_before(socket, wanted);
         if before.is_any() {

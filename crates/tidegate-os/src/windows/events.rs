@@ -11,8 +11,8 @@ use windows_sys::Win32::Foundation::{HANDLE, WAIT_FAILED};
 use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 
 use super::descriptor::BorrowedFd;
-use super::event::Event;
-use super::overlapped::{Notify, OfQueue, Operation, WOKEN};
+use super::event::EventObject;
+use super::overlapped::{Notifier, OfQueue, Operation, WOKEN};
 use super::socket::Listener;
 use super::winsock::milliseconds;
 
@@ -24,9 +24,9 @@ const OWN: usize = 2;
 
 /// A thread's events: one for each receive, one for everything else, one to be woken by.
 pub struct Events {
-    wake_event: Arc<Event>,
-    shared: Event,
-    receives: Vec<Event>,
+    wake_event: Arc<EventObject>,
+    shared: EventObject,
+    receives: Vec<EventObject>,
     /// Events that no receive has.
     free: Vec<usize>,
     handles: [HANDLE; MOST],
@@ -38,8 +38,8 @@ impl Events {
 
     /// For the calling thread.
     pub fn new() -> io::Result<Self> {
-        let (wake_event, shared) = (Arc::new(Event::new()?), Event::new()?);
-        let receives = (0..Self::RECEIVES).map(|_| Event::new()).collect::<io::Result<Vec<_>>>()?;
+        let (wake_event, shared) = (Arc::new(EventObject::new()?), EventObject::new()?);
+        let receives = (0..Self::RECEIVES).map(|_| EventObject::new()).collect::<io::Result<Vec<_>>>()?;
         let mut handles = [wake_event.handle(); MOST];
         handles[1] = shared.handle();
         for (handle, event) in handles[OWN..].iter_mut().zip(&receives) {
@@ -65,7 +65,7 @@ impl Events {
     }
 }
 
-impl Notify for Events {
+impl Notifier for Events {
     type Acceptor = Listener;
 
     fn attach(&self, _: BorrowedFd<'_>, _: OfQueue) -> io::Result<()> {

@@ -21,10 +21,10 @@ use crate::reuse::Disconnect;
 use crate::{loopback, transmit};
 
 /// What was found out about one function.
-type Found = Result<usize, i32>;
+type Resolved = Result<usize, i32>;
 
 /// The functions by name, and what asking for each brought.
-static FOUND: LazyLock<Vec<(&'static str, Found)>> = LazyLock::new(|| {
+static FOUND: LazyLock<Vec<(&'static str, Resolved)>> = LazyLock::new(|| {
     let functions = [
         ("AcceptEx", WSAID_ACCEPTEX),
         ("ConnectEx", WSAID_CONNECTEX),
@@ -40,7 +40,7 @@ static FOUND: LazyLock<Vec<(&'static str, Found)>> = LazyLock::new(|| {
     functions.map(|(name, id)| (name, ask(id))).to_vec()
 });
 
-fn ask(socket: &Socket, id: GUID) -> Found {
+fn ask(socket: &Socket, id: GUID) -> Resolved {
     let mut function = 0usize;
     // SAFETY: what comes back is an address, and any number is a value of it.
     match unsafe { control(socket, SIO_GET_EXTENSION_FUNCTION_POINTER, &id, &mut function) } {
@@ -79,7 +79,7 @@ pub struct Extension {
 
 /// All of them.
 pub fn found() -> Vec<Extension> {
-    let why = |found: &Found| found.err().map(io::Error::from_raw_os_error);
+    let why = |found: &Resolved| found.err().map(io::Error::from_raw_os_error);
     let functions = FOUND.iter().map(|(name, found)| Extension {
         name,
         refused: why(found).or_else(|| of_no_use(name)),

@@ -11,14 +11,14 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 
 use super::descriptor::AsRawFd;
-use super::event::Event;
+use super::event::EventObject;
 use super::socket::Listener;
 use super::winsock::{check, handle};
 
 /// A thread that waits for the signal. Ends when dropped.
 pub(super) struct Lookout {
     listener: Arc<Listener>,
-    event: Arc<Event>,
+    event: Arc<EventObject>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Lookout {
 impl Lookout {
     /// Calls `tell` whenever a connection has found no accept.
     pub(super) fn new(listener: Arc<Listener>, tell: impl Fn() + Send + 'static) -> io::Result<Self> {
-        let (event, over) = (Arc::new(Event::for_one()?), Arc::new(AtomicBool::new(false)));
+        let (event, over) = (Arc::new(EventObject::for_one()?), Arc::new(AtomicBool::new(false)));
         select(&listener, Some(&event))?;
         let mut lookout = Self { listener, event, over, thread: None };
         let (listener, event, over) = (lookout.listener.clone(), lookout.event.clone(), lookout.over.clone());
@@ -58,7 +58,7 @@ impl Drop for Lookout {
 }
 
 /// Has the signal set an event, or no longer does.
-fn select(listener: &Listener, event: Option<&Event>) -> io::Result<()> {
+fn select(listener: &Listener, event: Option<&EventObject>) -> io::Result<()> {
     let (event, what) = event.map_or((0, 0), |event| (event.handle() as WSAEVENT, FD_ACCEPT as i32));
     // SAFETY: the socket and the event are open for the call; the event is deselected before it is dropped.
     check(unsafe { WSAEventSelect(handle(listener.as_raw_fd()), event, what) })

@@ -10,7 +10,7 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 
 use super::descriptor::{BorrowedFd, RawFd};
-use super::event::Event;
+use super::event::EventObject;
 use super::poll::{PollSet, Readiness};
 use super::winsock::{check, handle};
 
@@ -49,7 +49,7 @@ impl News {
 
 /// Has `event` set whenever one of `kinds` is news of a socket; what is so already counts. Forgets what was set up
 /// before.
-pub(super) fn tell_by_event(socket: BorrowedFd<'_>, event: &Event, kinds: u32) -> io::Result<()> {
+pub(super) fn tell_by_event(socket: BorrowedFd<'_>, event: &EventObject, kinds: u32) -> io::Result<()> {
     // SAFETY: the socket and the event are open for the call, and Winsock keeps its own reference to the event.
     check(unsafe { WSAEventSelect(handle(socket.as_raw_socket()), event.handle() as isize, kinds as i32) })
 }
@@ -59,7 +59,7 @@ pub(super) fn tell_by_event(socket: BorrowedFd<'_>, event: &Event, kinds: u32) -
 /// # Safety
 /// The handle is that of the socket that the event was set up for ([`tell_by_event`]), or of none. A socket that has
 /// its number by now would lose its news to an event that is not its own.
-pub(super) unsafe fn take_news(socket: RawFd, event: &Event) -> io::Result<News> {
+pub(super) unsafe fn take_news(socket: RawFd, event: &EventObject) -> io::Result<News> {
     let mut news = WSANETWORKEVENTS::default();
     // SAFETY: the event is open for the call, and the caller answers for the socket; one that is closed is an error. It
     // writes one WSANETWORKEVENTS.

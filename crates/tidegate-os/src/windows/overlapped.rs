@@ -1,9 +1,9 @@
 //! Overlapped operations on sockets: handed to the kernel, and their outcomes taken back, in one of two ways
-//! ([`Notify`]).
+//! ([`Notifier`]).
 //!
 //! The safety of the whole module rests on one rule: **what the kernel may touch is owned here until the completion
 //! came back**. An [`Operation`] is boxed and in the queue's table, with its bytes, from the call until its `Internal`
-//! field no longer says *pending* and the [`Notify`] has said so.
+//! field no longer says *pending* and the [`Notifier`] has said so.
 
 mod calls;
 mod datagram;
@@ -40,7 +40,7 @@ use datagram::DatagramData;
 pub use datagram::{Datagram, DatagramDone, DatagramQueue, is_aborted};
 pub use queue::Queue;
 
-/// What only a queue has: without it nobody can ask a [`Notify`] for what has ended, or be one.
+/// What only a queue has: without it nobody can ask a [`Notifier`] for what has ended, or be one.
 mod seal {
     #[derive(Clone, Copy)]
     pub struct OfQueue(pub(in crate::windows) ());
@@ -48,7 +48,7 @@ mod seal {
 pub(super) use seal::OfQueue;
 
 /// How the kernel reports that an operation has ended: it reports the memory of a queue. Sealed.
-pub trait Notify: Sized {
+pub trait Notifier: Sized {
     /// Where accepts are posted.
     type Acceptor;
 
@@ -197,7 +197,7 @@ impl Operation {
 }
 
 /// A socket whose operations a [`Queue`] reports; other queues refuse it. To be given back with [`Queue::close`].
-pub struct Overlapped {
+pub struct OverlappedSocket {
     socket: Socket,
     /// The pool of its queue.
     pool: PoolId,
@@ -209,7 +209,7 @@ pub struct Overlapped {
     was_accepted: bool,
 }
 
-impl Overlapped {
+impl OverlappedSocket {
     fn accepted(socket: Socket, pool: PoolId, first: Option<Buffer>) -> Self {
         Self { socket, pool, armed: RefCell::default(), first: Cell::new(first), was_accepted: true }
     }
@@ -242,7 +242,7 @@ impl Overlapped {
 }
 
 /// What came back.
-pub struct Done<S = Overlapped, B = Buffer> {
+pub struct Done<S = OverlappedSocket, B = Buffer> {
     /// The number the operation was submitted with.
     pub key: u64,
     /// What became of it.
@@ -250,7 +250,7 @@ pub struct Done<S = Overlapped, B = Buffer> {
 }
 
 /// What became of an operation.
-pub enum Outcome<S = Overlapped, B = Buffer> {
+pub enum Outcome<S = OverlappedSocket, B = Buffer> {
     /// The queue was woken.
     Woken,
     /// A connection has found no accept posted.

@@ -15,7 +15,7 @@ use windows_sys::Win32::System::IO::{
 
 use super::descriptor::BorrowedFd;
 use super::lookout::Lookout;
-use super::overlapped::{BEHIND, Notify, OfQueue, Operation, WOKEN};
+use super::overlapped::{BEHIND, Notifier, OfQueue, Operation, WOKEN};
 use super::socket::Listener;
 use super::winsock::milliseconds;
 use crate::rio::NotifyByPort;
@@ -130,7 +130,7 @@ impl CompletionPort {
     }
 }
 
-impl Notify for CompletionPort {
+impl Notifier for CompletionPort {
     type Acceptor = AcceptPort;
 
     fn attach(&self, socket: BorrowedFd<'_>, _: OfQueue) -> io::Result<()> {

@@ -15,12 +15,14 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
-use super::overlapped::{self, AcceptAt, Closing, Done, Outcome, Overlapped, Queue, QueueSetup, SocketKind};
+use super::overlapped::{
+    self, AcceptAt, Closing, Done, Outcome, OverlappedSocket, Queue, QueueSetup, SocketKind,
+};
 use super::port::{AcceptPort, CompletionPort};
 use super::winsock::{control, handle, last_error, start};
 use crate::endpoint::Endpoint;
 use crate::payload::Payload;
-pub use crate::rio::Setup as RequestSetup;
+pub use crate::rio::RequestSetup;
 use crate::rio::{self, Functions, NotifyByPort, RequestQueue, Requests, RioBuf, RioResult};
 
 // The structures of `rio` are those of the system.
@@ -66,11 +68,11 @@ fn from_table(table: &RIO_EXTENSION_FUNCTION_TABLE) -> Option<Functions> {
             create_request_queue: table.RIOCreateRequestQueue?,
             receive: transmute::<
                 unsafe extern "system" fn(isize, *const RIO_BUF, u32, u32, *const c_void) -> i32,
-                rio::Request,
+                rio::RequestFn,
             >(table.RIOReceive?),
             send: transmute::<
                 unsafe extern "system" fn(isize, *const RIO_BUF, u32, u32, *const c_void) -> i32,
-                rio::Request,
+                rio::RequestFn,
             >(table.RIOSend?),
             dequeue_completion: transmute::<
                 unsafe extern "system" fn(isize, *mut RIORESULT, u32) -> u32,
@@ -117,12 +119,12 @@ pub(super) fn open(domain: Domain, kind: SocketKind) -> io::Result<Socket> {
 /// A socket with its request queue.
 pub struct Registered {
     queue: RequestQueue,
-    overlapped: Overlapped,
+    overlapped: OverlappedSocket,
 }
 
 impl Registered {
     /// The socket.
-    pub fn socket(&self) -> &Overlapped {
+    pub fn socket(&self) -> &OverlappedSocket {
         &self.overlapped
     }
 }
@@ -137,7 +139,7 @@ pub enum Bytes {
 
 /// How a thread looks for completions of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum NotifyMode {
     /// The completion port reports them.
     Notified,
     /// It asks, and never sleeps.
@@ -149,7 +151,7 @@ pub struct RegisteredQueue {
     // In this order: requests end before the port that reports them.
     requests: Requests,
     operations: Queue<CompletionPort>,
-    look: Look,
+    look: NotifyMode,
     _packet: Box<OVERLAPPED>,
 }
 
@@ -158,12 +160,12 @@ impl RegisteredQueue {
     ///
     /// # Errors
     /// This system has no Registered I/O, or no memory that can be registered.
-    pub fn new(setup: &RequestSetup, first: &QueueSetup, look: Look) -> io::Result<Self> {
+    pub fn new(setup: &RequestSetup, first: &QueueSetup, look: NotifyMode) -> io::Result<Self> {
         let functions = functions()?;
         let operations = Queue::new(CompletionPort::new(setup.events)?, first)?;
         // SAFETY: integers and handles: all zeroes are a value.
         let mut packet: Box<OVERLAPPED> = Box::new(unsafe { std::mem::zeroed() });
-        let notify = (look == Look::Notified).then(|| operations.notify().announce(&mut packet));
+        let notify = (look == NotifyMode::Notified).then(|| operations.notify().announce(&mut packet));
         let requests = Requests::new(functions, setup, notify)?;
         Ok(Self { requests, operations, look, _packet: packet })
     }
@@ -222,7 +224,7 @@ impl RegisteredQueue {
     ///
     /// # Errors
     /// As [`Requests::open`].
-    pub fn register(&mut self, overlapped: Overlapped) -> io::Result<Registered> {
+    pub fn register(&mut self, overlapped: OverlappedSocket) -> io::Result<Registered> {
         // SAFETY: `overlapped` owns its socket, so it is open.
         match unsafe { self.requests.open(handle(overlapped.raw())) } {
             Ok(queue) => Ok(Registered { queue, overlapped }),
@@ -273,7 +275,8 @@ impl RegisteredQueue {
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.requests.collect()?;
         let timeout =
-            if self.requests.has_ready() || self.look == Look::Polls || timeout == Some(Duration::ZERO) {
+            if self.requests.has_ready() || self.look == NotifyMode::Polls || timeout == Some(Duration::ZERO)
+            {
                 Some(Duration::ZERO)
             } else {
                 self.requests.arm()?;

@@ -19,7 +19,7 @@ use windows_sys::Win32::Networking::WinSock::{
 use windows_sys::Win32::System::IO::CancelIoEx;
 
 use super::descriptor::{AsRawFd, OwnedFd, RawFd};
-use super::event::Event;
+use super::event::EventObject;
 use super::extension;
 use super::messages::Turns;
 use super::poll::{PollSet, Readiness};
@@ -45,7 +45,7 @@ pub struct Listener {
     slow_loopback: Option<io::Error>,
     /// Winsock reports its connections to one event, or one window: threads share the event and take turns with their
     /// windows.
-    arrival: Mutex<Option<Arc<Event>>>,
+    arrival: Mutex<Option<Arc<EventObject>>>,
     turns: Turns,
 }
 
@@ -73,12 +73,12 @@ impl Listener {
     }
 
     /// The event that is set when connections arrive, for one of those who wait for it.
-    pub(super) fn arrival(&self) -> io::Result<Arc<Event>> {
+    pub(super) fn arrival(&self) -> io::Result<Arc<EventObject>> {
         let mut arrival = self.arrival.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(event) = &*arrival {
             return Ok(event.clone());
         }
-        let event = Arc::new(Event::for_one()?);
+        let event = Arc::new(EventObject::for_one()?);
         *arrival = Some(event.clone());
         Ok(event)
     }

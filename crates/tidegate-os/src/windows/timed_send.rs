@@ -14,7 +14,7 @@ use windows_sys::Win32::Networking::WinSock::{WSABUF, WSAGetOverlappedResult, WS
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::descriptor::BorrowedFd;
-use super::event::Event;
+use super::event::EventObject;
 use super::winsock::{handle, last_error};
 
 /// Most bytes of one operation: they are copied, because the caller's may go while the operation is under way.
@@ -27,7 +27,7 @@ const KEPT_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct TimedSend {
     limit: Duration,
-    event: Event,
+    event: EventObject,
     last: Mutex<LastSend>,
 }
 
@@ -55,7 +55,7 @@ unsafe impl Send for TimedOperation {}
 
 impl TimedSend {
     pub(super) fn new(limit: Duration) -> io::Result<Self> {
-        Ok(Self { limit, event: Event::new()?, last: Mutex::default() })
+        Ok(Self { limit, event: EventObject::new()?, last: Mutex::default() })
     }
 
     /// Sends, or waits for the send of the same bytes that an earlier call has begun on the same socket.

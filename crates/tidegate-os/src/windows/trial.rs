@@ -10,8 +10,8 @@ use bytes::Bytes;
 
 use super::extension;
 use super::overlapped::{
-    AcceptAt, Buffer, Closing, Done, Outcome, Overlapped, Parts, Payload, Queue, QueueSetup, SocketKind,
-    is_open,
+    AcceptAt, Buffer, Closing, Done, Outcome, OverlappedSocket, Parts, Payload, Queue, QueueSetup,
+    SocketKind, is_open,
 };
 use super::pages::Residence;
 use super::port::{AcceptPort, CompletionPort};
@@ -65,7 +65,7 @@ impl Bench {
     }
 
     /// The next connection.
-    fn accepted(&mut self) -> Overlapped {
+    fn accepted(&mut self) -> OverlappedSocket {
         loop {
             match self.next().outcome {
                 Outcome::Accepted(outcome) => return outcome.unwrap(),
@@ -75,7 +75,7 @@ impl Bench {
         }
     }
 
-    fn pair(&mut self) -> (Overlapped, TcpStream) {
+    fn pair(&mut self) -> (OverlappedSocket, TcpStream) {
         self.queue.accept(&self.acceptor, 1, AcceptAt::Connection);
         let far = self.dial();
         (self.accepted(), far)
@@ -109,7 +109,7 @@ impl Bench {
 
     /// Sends to the end; returns what each operation took.
     /// Sends all of it, so much of a file in one operation; returns what each operation took.
-    fn send(&mut self, socket: &Overlapped, payload: Payload, most: usize) -> Vec<usize> {
+    fn send(&mut self, socket: &OverlappedSocket, payload: Payload, most: usize) -> Vec<usize> {
         let (mut left, mut steps) = (Some(payload), Vec::new());
         while let Some(mut payload) = left {
             if let Payload::Parts(parts) = &mut payload {
@@ -123,7 +123,7 @@ impl Bench {
         steps
     }
 
-    fn received(&mut self, socket: &Overlapped) -> Option<Buffer> {
+    fn received(&mut self, socket: &OverlappedSocket) -> Option<Buffer> {
         self.queue.receive(socket, 3);
         match self.next().outcome {
             Outcome::Received(outcome) => outcome.unwrap(),
@@ -322,7 +322,7 @@ fn a_socket_is_used_again_or_closed_and_the_next_connection_is_served() {
 #[test]
 fn a_connection_that_finds_no_accept_is_told_of() {
     let mut bench = Bench::new(0);
-    super::overlapped::Notify::join(bench.queue.notify_mut(), &bench.acceptor);
+    super::overlapped::Notifier::join(bench.queue.notify_mut(), &bench.acceptor);
     for _ in 0..3 {
         let _far = bench.dial();
         assert!(matches!(bench.next().outcome, Outcome::Behind));

@@ -4,7 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tidegate_os::datagram::{DatagramOptions, DatagramSocket, Inbox, Joining, Message, Outgoing};
+use tidegate_os::datagram::{
+    DatagramBuffer, DatagramOptions, DatagramSocket, Joining, Outgoing, OutgoingDatagram,
+};
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::Blocking;
@@ -18,7 +20,7 @@ use crate::server::{StartError, datagram_address};
 /// [`receive`](Self::receive) and [`wait_to_send`](Self::wait_to_send) block.
 pub struct DatagramClient {
     socket: DatagramSocket,
-    inbox: Inbox,
+    inbox: DatagramBuffer,
     outgoing: Outgoing,
     limits: ReplyLimits,
     per_call: usize,
@@ -53,7 +55,7 @@ impl DatagramClient {
         let per_call = policy.per_call(path);
         Ok(Self {
             socket,
-            inbox: Inbox::new(per_call, policy.buffer_bytes(path)),
+            inbox: DatagramBuffer::new(per_call, policy.buffer_bytes(path)),
             outgoing: Outgoing::default(),
             limits: policy.reply_limits(path),
             per_call,
@@ -87,7 +89,7 @@ impl DatagramClient {
             if bytes.len() > size { u16::try_from(size).ok() } else { None }
         };
         let parts = bytes.chunks(size * joined).take(self.per_call);
-        let messages = parts.map(|bytes| Message { to: None, bytes, segment: message(bytes) });
+        let messages = parts.map(|bytes| OutgoingDatagram { to: None, bytes, segment: message(bytes) });
         let taken = self.socket.send(&mut self.outgoing, messages)?;
         let taken_bytes = bytes.len().min(taken * size * joined);
         Ok(taken_bytes.div_ceil(size))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
 use std::sync::atomic::fence;
 
-use tidegate_os::shared::Shared;
+use tidegate_os::shared::SharedMemory;
 
 use super::ring::{Memory, Reader, Word, Writer};
 
@@ -43,7 +43,7 @@ pub enum LinkEnd {
 /// The memory of one connection.
 #[derive(Clone, Debug)]
 pub struct Rings {
-    memory: Arc<Shared>,
+    memory: Arc<SharedMemory>,
     capacity: usize,
 }
 
@@ -53,7 +53,7 @@ impl Rings {
     /// # Errors
     /// No descriptor or memory is left, or the system has no `memfd_create`.
     pub fn create(capacity: usize) -> io::Result<(Self, OwnedFd)> {
-        let (memory, fd) = Shared::create(HEAD + 2 * capacity)?;
+        let (memory, fd) = SharedMemory::create(HEAD + 2 * capacity)?;
         memory.word(MAGIC_AT).store(MAGIC, Release);
         Ok((Self { memory: Arc::new(memory), capacity }, fd))
     }
@@ -64,7 +64,7 @@ impl Rings {
     /// The memory has another layout, or its size is not sealed.
     pub fn open(fd: &OwnedFd, most: usize) -> io::Result<Self> {
         let wrong = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        let memory = Shared::open(fd, HEAD.saturating_add(most.saturating_mul(2)))?;
+        let memory = SharedMemory::open(fd, HEAD.saturating_add(most.saturating_mul(2)))?;
         let capacity = memory.bytes().saturating_sub(HEAD) / 2;
         if !capacity.is_power_of_two() || capacity > most || memory.bytes() != HEAD + 2 * capacity {
             return wrong("its size is not that of a pair of rings");
@@ -108,7 +108,7 @@ impl Rings {
 /// One ring.
 #[derive(Debug)]
 pub struct RingMemory {
-    memory: Arc<Shared>,
+    memory: Arc<SharedMemory>,
     words: usize,
     bytes: usize,
 }

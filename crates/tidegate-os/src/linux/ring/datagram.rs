@@ -8,7 +8,7 @@ use io_uring::types::RecvMsgOut;
 use socket2::SockAddr;
 
 use super::restrictions::opcode;
-use super::{Buffer, GROUP, InFlight, KEY, OWNED, Payload, Ring, SendMessage};
+use super::{Buffer, GROUP, KEY, OWNED, Payload, Ring, SendMessage, SubmittedOperation};
 use crate::datagram::{Arrival, Control, DatagramSocket, Name, address, segment_of};
 
 /// Bytes of a provided buffer in front of the datagram: a header of four integers, the address, and a control message
@@ -59,11 +59,11 @@ impl Ring {
         let header = &raw const message.header;
         let flags = libc::MSG_NOSIGNAL as u32;
         let entry = opcode::SendMsg::new(self.watch(socket), header).flags(flags).build();
-        let at = self.in_flight.insert(InFlight {
+        let at = self.in_flight.insert(SubmittedOperation {
             payload: Some(Payload::One(bytes)),
             _address: Some(address),
             _message: Some(message),
-            ..InFlight::new(key)
+            ..SubmittedOperation::new(key)
         });
         self.push(entry.user_data(OWNED | at as u64));
     }

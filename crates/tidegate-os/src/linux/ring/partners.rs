@@ -9,12 +9,12 @@ use std::time::Duration;
 use io_uring::{squeue, types};
 
 use super::restrictions::{Purpose, opcode};
-use super::{Handle, InFlight, KEY, MAKES_SLOT, OWNED, Ring, RingSetup, Slot, Slots, Tells};
+use super::{Handle, KEY, MAKES_SLOT, OWNED, Ring, RingSetup, Slot, Slots, SubmittedOperation, Tells};
 use crate::pages::Residence;
 
 /// How other rings reach a ring. Keeps what the kernel has of it as long as it is kept.
 #[derive(Clone, Debug)]
-pub struct Address(Arc<OwnedFd>);
+pub struct RingAddress(Arc<OwnedFd>);
 
 impl Ring {
     /// How other rings [reach](Self::hand_on) this one; a descriptor more.
@@ -23,17 +23,17 @@ impl Ring {
     /// The process has no descriptor left. `Unsupported` if it is the ring that gives out [its slots](super::Slots), as
     /// the kernel would find one for what other rings send; or if the kernel [does not tell](can_hand_on) which one
     /// that is.
-    pub fn address(&self) -> io::Result<Address> {
+    pub fn address(&self) -> io::Result<RingAddress> {
         if self.slots == Slots::Registered || !can_hand_on() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         self.any_address()
     }
 
-    fn any_address(&self) -> io::Result<Address> {
+    fn any_address(&self) -> io::Result<RingAddress> {
         // SAFETY: the descriptor is the ring's own, which is open as long as `self` is borrowed.
         let ring = unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) };
-        Ok(Address(Arc::new(ring.try_clone_to_owned()?)))
+        Ok(RingAddress(Arc::new(ring.try_clone_to_owned()?)))
     }
 
     /// Sends the socket in a slot of the table to a free slot of another ring's table, and then closes it here, in
@@ -43,14 +43,15 @@ impl Ring {
     /// `key`; only if that is a success, the slot is free here once the close has completed with `close_key`. Otherwise
     /// the completion gives the socket back, and the close completes with `ECANCELED`. The other thread is interrupted
     /// as by a signal, and does the work when it next is in the kernel or leaves it.
-    pub fn hand_on(&mut self, slot: Slot, to: &Address, key: u64, close_key: u64, there: u64) {
+    pub fn hand_on(&mut self, slot: Slot, to: &RingAddress, key: u64, close_key: u64, there: u64) {
         let ring = types::Fd(to.0.as_raw_fd());
         let target = types::DestinationSlot::auto_target();
         // A key of the other ring is never taken for the name of something that ring has in flight.
         let there = there & KEY | MAKES_SLOT;
         let send = opcode::MsgRingSendFd::new(ring, self.fixed(&slot), target, there).build();
         let close = self.close_entry(&slot, close_key, Tells::Always);
-        let op = InFlight { _to: Some(to.clone()), slot: Some(slot), ..InFlight::new(key) };
+        let op =
+            SubmittedOperation { _to: Some(to.clone()), slot: Some(slot), ..SubmittedOperation::new(key) };
         let at = self.in_flight.insert(op) as u64;
         let send = send.flags(squeue::Flags::IO_LINK).user_data(OWNED | at);
         self.push_pair(send, close);

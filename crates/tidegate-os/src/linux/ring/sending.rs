@@ -6,7 +6,7 @@ use bytes::Bytes;
 use io_uring::{squeue, types};
 
 use super::restrictions::opcode;
-use super::{Handle, InFlight, OWNED, Payload, Ring, Slot, Tells};
+use super::{Handle, OWNED, Payload, Ring, Slot, SubmittedOperation, Tells};
 use crate::datagram::Control;
 use crate::socket::More;
 
@@ -91,7 +91,8 @@ impl Ring {
                 (entry, Some(message))
             }
         };
-        let op = InFlight { payload: Some(payload), _message: message, ..InFlight::new(key) };
+        let op =
+            SubmittedOperation { payload: Some(payload), _message: message, ..SubmittedOperation::new(key) };
         entry.user_data(OWNED | self.in_flight.insert(op) as u64)
     }
 
@@ -100,7 +101,7 @@ impl Ring {
     pub fn poll_writable(&mut self, socket: &Handle, payload: Payload, key: u64) {
         let wanted = libc::POLLOUT as u32;
         let entry = entry_on!(self, socket, |fd| opcode::PollAdd::new(fd, wanted).build());
-        let op = InFlight { payload: Some(payload), ..InFlight::new(key) };
+        let op = SubmittedOperation { payload: Some(payload), ..SubmittedOperation::new(key) };
         let at = self.in_flight.insert(op) as u64;
         self.push_on(socket, entry.user_data(OWNED | at));
     }
@@ -109,7 +110,7 @@ impl Ring {
     /// payload back. `EINVAL` before Linux 6.8.
     pub fn install(&mut self, slot: &Slot, payload: Payload, key: u64) {
         let entry = opcode::FixedFdInstall::new(self.fixed(slot), 0).build();
-        let op = InFlight { payload: Some(payload), makes: true, ..InFlight::new(key) };
+        let op = SubmittedOperation { payload: Some(payload), makes: true, ..SubmittedOperation::new(key) };
         let at = self.in_flight.insert(op) as u64;
         self.push(entry.user_data(OWNED | at));
     }

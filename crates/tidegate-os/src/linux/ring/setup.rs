@@ -44,7 +44,7 @@ pub struct RingSetup {
 
 /// Why there is no ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum SetupError {
     /// Nobody, or not this process, may make one (`EPERM`).
     Forbidden,
     /// The kernel has no io_uring (`ENOSYS`).
@@ -57,7 +57,7 @@ pub enum Refusal {
     Other,
 }
 
-impl Refusal {
+impl SetupError {
     /// What an error of [`Ring::new`](super::Ring::new) means.
     pub fn of(e: &io::Error) -> Self {
         match e.raw_os_error() {

@@ -22,7 +22,7 @@ use super::super::status;
 use super::super::winsock::{check, handle};
 use super::calls::cancel;
 use super::table::{OperationTable, end_all};
-use super::{Notify, Operation, OperationData, WOKEN, seal::OfQueue};
+use super::{Notifier, Operation, OperationData, WOKEN, seal::OfQueue};
 
 /// What the kernel may touch for an operation on datagrams.
 pub(in crate::windows) enum DatagramData {
@@ -61,7 +61,7 @@ pub enum DatagramDone {
 }
 
 /// The operations of one datagram socket, which nobody else can post operations on from then on.
-pub struct DatagramQueue<N: Notify> {
+pub struct DatagramQueue<N: Notifier> {
     table: OperationTable<N>,
     /// Outcomes of calls that failed at once.
     ready: VecDeque<DatagramDone>,
@@ -69,7 +69,7 @@ pub struct DatagramQueue<N: Notify> {
     socket: Arc<DatagramSocket>,
 }
 
-impl<N: Notify> DatagramQueue<N> {
+impl<N: Notifier> DatagramQueue<N> {
     /// A queue whose completions `notify` reports, with so many buffers to receive into, of so many bytes.
     ///
     /// # Errors
@@ -283,7 +283,7 @@ pub fn is_aborted(e: &io::Error) -> bool {
     e.raw_os_error() == Some(windows_sys::Win32::Foundation::ERROR_OPERATION_ABORTED as i32)
 }
 
-impl<N: Notify> Drop for DatagramQueue<N> {
+impl<N: Notifier> Drop for DatagramQueue<N> {
     fn drop(&mut self) {
         // SAFETY: the socket is open, and all its operations are this queue's. What is ended still completes.
         unsafe { CancelIoEx(self.socket.as_raw_fd() as HANDLE, std::ptr::null()) };
@@ -316,13 +316,13 @@ mod tests {
     /// Nothing here takes a second; a machine under load may take long.
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    struct Bench<N: Notify> {
+    struct Bench<N: Notifier> {
         queue: DatagramQueue<N>,
         socket: Arc<DatagramSocket>,
         peer: UdpSocket,
     }
 
-    impl<N: Notify> Bench<N> {
+    impl<N: Notifier> Bench<N> {
         fn new(notify: N) -> Self {
             let options = DatagramOptions {
                 blocking: Blocking::Never,

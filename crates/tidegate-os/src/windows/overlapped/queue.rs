@@ -22,14 +22,14 @@ use super::calls::{cancel, connected_for, domain};
 use super::sends::Sends;
 use super::table::OperationTable;
 use super::{
-    ADDRESS_BYTES, AcceptAt, Closing, Done, Notify, Operation, OperationData, Outcome, Overlapped,
+    ADDRESS_BYTES, AcceptAt, Closing, Done, Notifier, Operation, OperationData, Outcome, OverlappedSocket,
     PendingAccept, QueueSetup, SocketKind, seal::OfQueue,
 };
 use crate::endpoint::Endpoint;
 use crate::reuse::{self, Shelf};
 
 /// A thread's operations.
-pub struct Queue<N: Notify> {
+pub struct Queue<N: Notifier> {
     pub(super) table: OperationTable<N>,
     pub(super) extensions: Extensions,
     /// Outcomes that no operation has: first data, and calls that failed at once.
@@ -50,7 +50,7 @@ pub struct Queue<N: Notify> {
 /// A buffer is always left for data that is there.
 const SPARE_BUFFERS: usize = 1;
 
-impl<N: Notify> Queue<N> {
+impl<N: Notifier> Queue<N> {
     /// A queue whose completions `notify` reports.
     pub fn new(notify: N, setup: &QueueSetup) -> io::Result<Self> {
         let extensions = Extensions::load()?;
@@ -187,7 +187,7 @@ impl<N: Notify> Queue<N> {
         from: Option<SocketAddr>,
         key: u64,
         before: impl FnOnce(&BorrowedSocket<'_>) -> io::Result<()>,
-    ) -> io::Result<Overlapped> {
+    ) -> io::Result<OverlappedSocket> {
         let to = address(to)?;
         let socket = registered::open(Domain::for_address(to), self.sockets)?;
         socket.set_tcp_nodelay(true)?;
@@ -217,13 +217,13 @@ impl<N: Notify> Queue<N> {
             if connected == 0 { Err(last_error()) } else { Ok(()) }
         });
         let place = submitted.map_err(|(_, e)| e)?;
-        let socket = Overlapped::dialled(socket, self.pool.id());
+        let socket = OverlappedSocket::dialled(socket, self.pool.id());
         socket.armed.borrow_mut().push(place);
         Ok(socket)
     }
 
     /// A socket of another queue would have its operations reported there, and their memory freed there.
-    pub(super) fn check(&self, socket: &Overlapped) {
+    pub(super) fn check(&self, socket: &OverlappedSocket) {
         assert!(socket.pool == self.pool.id(), "a socket of another queue");
     }
 
@@ -231,7 +231,7 @@ impl<N: Notify> Queue<N> {
     ///
     /// # Panics
     /// The socket is another queue's: a mistake of the caller. So do all that take one, or a buffer.
-    pub fn receive(&mut self, socket: &Overlapped, key: u64) {
+    pub fn receive(&mut self, socket: &OverlappedSocket, key: u64) {
         self.check(socket);
         if let Some(first) = socket.first.take() {
             return self.ready.push_back(Done { key, outcome: Outcome::Received(Ok(Some(first))) });
@@ -242,7 +242,7 @@ impl<N: Notify> Queue<N> {
     }
 
     /// Waits until there is something to receive, or the end, and takes nothing: completes as a receive of nothing.
-    pub fn poll_readable(&mut self, socket: &Overlapped, key: u64) {
+    pub fn poll_readable(&mut self, socket: &OverlappedSocket, key: u64) {
         self.check(socket);
         if socket.has_first() {
             return self.ready.push_back(Done { key, outcome: Outcome::Received(Ok(None)) });
@@ -253,7 +253,7 @@ impl<N: Notify> Queue<N> {
     }
 
     /// Has the kernel receive into a buffer, or wait for data without one. The operation, if it was taken.
-    fn arm(&mut self, socket: &Overlapped, key: u64, buffer: Option<Buffer>) -> Option<&mut Operation> {
+    fn arm(&mut self, socket: &OverlappedSocket, key: u64, buffer: Option<Buffer>) -> Option<&mut Operation> {
         let fd = socket.raw();
         let submitted = self.submit((key, fd), OperationData::Receive(buffer), |operation, pool, _| {
             let space = match &operation.held {
@@ -301,7 +301,7 @@ impl<N: Notify> Queue<N> {
 
     /// Whether a receive can be posted behind those that are armed on a socket: it has a buffer, and so have they. One
     /// that only waits for data would take that behind those which were posted after it.
-    pub fn may_receive_ahead(&self, socket: &Overlapped) -> bool {
+    pub fn may_receive_ahead(&self, socket: &OverlappedSocket) -> bool {
         let fill =
             |place: &usize| self.table.operations.get(*place).is_none_or(|operation| operation.has_buffer());
         self.pins() && !socket.has_first() && socket.armed.borrow().iter().all(fill)
@@ -312,7 +312,7 @@ impl<N: Notify> Queue<N> {
     ///
     /// A send that is in flight on the socket has to be reported before what the peer answers, which is known of
     /// operations only.
-    pub fn receive_more(&mut self, socket: &Overlapped, key: u64) {
+    pub fn receive_more(&mut self, socket: &OverlappedSocket, key: u64) {
         self.check(socket);
         let at_once = !self.pins() && !socket.has_first() && !self.sends.are_in_flight(socket.raw());
         match at_once.then(|| self.take_what_is_there(Some(socket.socket.as_socket()))) {
@@ -343,7 +343,7 @@ impl<N: Notify> Queue<N> {
     }
 
     /// Ends the receives that are armed on a socket; they still complete.
-    pub fn stop_receiving(&self, socket: &Overlapped) {
+    pub fn stop_receiving(&self, socket: &OverlappedSocket) {
         self.check(socket);
         for operation in socket.armed.borrow().iter().filter_map(|&place| self.table.operations.get(place)) {
             // The place may have been given to another operation since; but no other socket has this handle while it is
@@ -355,7 +355,7 @@ impl<N: Notify> Queue<N> {
     }
 
     /// Ends everything that is in flight on a socket.
-    pub fn stop_all(&self, socket: &Overlapped) {
+    pub fn stop_all(&self, socket: &OverlappedSocket) {
         // SAFETY: the socket is open. What is ended still completes.
         unsafe { CancelIoEx(socket.raw() as HANDLE, std::ptr::null()) };
     }
@@ -383,12 +383,12 @@ impl<N: Notify> Queue<N> {
     }
 
     /// Shuts the sending side down.
-    pub fn finish_sending(&self, socket: &Overlapped) -> io::Result<()> {
+    pub fn finish_sending(&self, socket: &OverlappedSocket) -> io::Result<()> {
         socket.socket.shutdown(std::net::Shutdown::Write)
     }
 
     /// Closes; what is in flight comes back with an error.
-    pub fn close(&mut self, socket: Overlapped, how: Closing) {
+    pub fn close(&mut self, socket: OverlappedSocket, how: Closing) {
         self.check(&socket);
         let sends = self.sends.forget(socket.raw());
         for &place in socket.armed.borrow().iter().chain(&sends) {
@@ -410,7 +410,7 @@ impl<N: Notify> Queue<N> {
     }
 
     /// Has a socket disconnected, to be used again; if that cannot be, it is closed.
-    fn disconnect(&mut self, socket: Overlapped) {
+    fn disconnect(&mut self, socket: OverlappedSocket) {
         let Some(function) = self.extensions.disconnect else { return };
         self.stop_all(&socket); // the receive that is armed
         let fd = socket.raw();

@@ -12,8 +12,8 @@ use super::super::descriptor::RawFd;
 use super::super::winsock::{check, handle};
 use super::calls::describe;
 use super::queue::Queue;
-use super::{Done, Notify, OperationData, Outcome, Overlapped, Payload};
-use crate::transmit::{Begun, Transmission};
+use super::{Done, Notifier, OperationData, Outcome, OverlappedSocket, Payload};
+use crate::transmit::{Transmission, TransmitStart};
 
 /// Lists that are kept for other sockets, at most.
 const SPARE: usize = 64;
@@ -72,7 +72,7 @@ impl Sends {
     }
 }
 
-impl<N: Notify> Queue<N> {
+impl<N: Notifier> Queue<N> {
     /// Whether it takes parts of files among what is to be sent.
     pub fn sends_files(&self) -> bool {
         self.extensions.transmit.send_files()
@@ -80,7 +80,7 @@ impl<N: Notify> Queue<N> {
 
     /// Sends it, behind what is in flight on the socket; of a file only so much as one operation may have. What cannot
     /// follow that comes back as a send of nothing.
-    pub fn send(&mut self, socket: &Overlapped, payload: Payload, key: u64) {
+    pub fn send(&mut self, socket: &OverlappedSocket, payload: Payload, key: u64) {
         self.check(socket);
         let fd = socket.raw();
         let before = self.sends.of(fd).last().copied();
@@ -93,8 +93,10 @@ impl<N: Notify> Queue<N> {
             Payload::Parts(parts) => {
                 let most = parts.step();
                 match Transmission::begin(parts, &self.extensions.transmit, most) {
-                    Begun::Transmission(transmission) => OperationData::Transmit(Box::new(transmission)),
-                    Begun::Head(parts) => OperationData::Send(Payload::Parts(parts)),
+                    TransmitStart::Transmission(transmission) => {
+                        OperationData::Transmit(Box::new(transmission))
+                    }
+                    TransmitStart::Head(parts) => OperationData::Send(Payload::Parts(parts)),
                 }
             }
             payload => OperationData::Send(payload),

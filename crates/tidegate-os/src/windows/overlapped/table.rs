@@ -10,13 +10,13 @@ use windows_sys::Win32::Foundation::ERROR_IO_PENDING;
 
 use super::super::descriptor::RawFd;
 use super::seal::OfQueue;
-use super::{Notify, Operation, OperationData};
+use super::{Notifier, Operation, OperationData};
 
 /// Memory of operations that have come back which is kept, at most.
 const SPARE: usize = 64;
 
 /// The operations of one queue.
-pub(super) struct OperationTable<N: Notify> {
+pub(super) struct OperationTable<N: Notifier> {
     pub(super) notify: N,
     pub(super) operations: Slab<Box<Operation>>,
     pub(super) ended: VecDeque<usize>,
@@ -25,7 +25,7 @@ pub(super) struct OperationTable<N: Notify> {
     spare: Vec<Box<Operation>>,
 }
 
-impl<N: Notify> OperationTable<N> {
+impl<N: Notifier> OperationTable<N> {
     /// An empty one, whose completions `notify` reports.
     pub(super) fn new(notify: N) -> Self {
         let spare = Vec::with_capacity(SPARE);
@@ -89,7 +89,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// for so long and takes what has ended.
 ///
 /// If not, the operations are leaked, and their memory has to be: the kernel may still write there.
-pub(super) fn end_all<Q, N: Notify>(
+pub(super) fn end_all<Q, N: Notifier>(
     queue: &mut Q,
     table: fn(&mut Q) -> &mut OperationTable<N>,
     step: fn(&mut Q, Duration) -> io::Result<()>,

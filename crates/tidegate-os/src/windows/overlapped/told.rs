@@ -11,10 +11,11 @@ use super::calls::{connected, receive_now, update_accepted};
 use super::queue::Queue;
 use super::table::end_all;
 use super::{
-    BEHIND, Done, Notify, Operation, OperationData, Outcome, Overlapped, Payload, PendingAccept, WOKEN,
+    BEHIND, Done, Notifier, Operation, OperationData, Outcome, OverlappedSocket, Payload, PendingAccept,
+    WOKEN,
 };
 
-impl<N: Notify> Queue<N> {
+impl<N: Notifier> Queue<N> {
     /// Waits until something has ended, or an outcome is there anyway.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let has_more = !self.ready.is_empty() || !self.refusals.is_empty() || !self.table.ended.is_empty();
@@ -145,7 +146,7 @@ impl<N: Notify> Queue<N> {
         }
     }
 
-    fn accepted(&mut self, accept: PendingAccept, result: io::Result<usize>) -> io::Result<Overlapped> {
+    fn accepted(&mut self, accept: PendingAccept, result: io::Result<usize>) -> io::Result<OverlappedSocket> {
         self.pinned -= usize::from(accept.first.is_some());
         if accept.used {
             self.note_use(&result);
@@ -159,17 +160,17 @@ impl<N: Notify> Queue<N> {
         match (made, accept.first) {
             (Ok(n), Some(first)) if n > 0 => {
                 let first = Buffer { filled: n as u32, ..first };
-                Ok(Overlapped::accepted(accept.socket, self.pool.id(), Some(first)))
+                Ok(OverlappedSocket::accepted(accept.socket, self.pool.id(), Some(first)))
             }
             (made, first) => {
                 first.into_iter().for_each(|buffer| self.pool.recycle(buffer));
-                made.map(|_| Overlapped::accepted(accept.socket, self.pool.id(), None))
+                made.map(|_| OverlappedSocket::accepted(accept.socket, self.pool.id(), None))
             }
         }
     }
 }
 
-impl<N: Notify> Queue<N> {
+impl<N: Notifier> Queue<N> {
     /// An accept with a socket that had a connection before has ended.
     fn note_use(&mut self, result: &io::Result<usize>) {
         match result {
@@ -188,7 +189,7 @@ impl<N: Notify> Queue<N> {
     }
 }
 
-impl<N: Notify> Drop for Queue<N> {
+impl<N: Notifier> Drop for Queue<N> {
     fn drop(&mut self) {
         self.stop_accepting();
         self.stop_disconnecting();

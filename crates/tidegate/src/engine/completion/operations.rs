@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_os::overlapped::{
-    AcceptAt, Buffer, Closing, Done, Notify, Overlapped, Payload, Queue, QueueSetup, SocketKind,
+    AcceptAt, Buffer, Closing, Done, Notifier, OverlappedSocket, Payload, Queue, QueueSetup, SocketKind,
 };
 use tidegate_os::waker::Waker;
 
@@ -19,7 +19,7 @@ use crate::proto::queue::Files;
 use crate::service::Dial;
 
 /// A way to be notified that an overlapped operation has ended, as a leaf brings it.
-pub(crate) trait Waits: Notify + 'static {
+pub(crate) trait Waits: Notifier + 'static {
     /// Connections that one thread can have.
     const HOLDS: usize;
     /// Accepts that a thread keeps posted, if it is to accept without end; more while it is behind.
@@ -156,7 +156,7 @@ impl<W: Waits> Operations for Queue<W>
 where
     W::Acceptor: Send + Sync + 'static,
 {
-    type Socket = Overlapped;
+    type Socket = OverlappedSocket;
     type Buffer = Buffer;
     type Acceptor = W::Acceptor;
     const ACCEPTS: usize = W::ACCEPTS;
@@ -195,26 +195,26 @@ where
         self.take_reuse()
     }
 
-    fn connect(&mut self, dial: &Dial, transports: &Transports, key: u64) -> io::Result<Overlapped> {
+    fn connect(&mut self, dial: &Dial, transports: &Transports, key: u64) -> io::Result<OverlappedSocket> {
         self.connect(&dial.to, dial.from, key, |socket| {
             transports.hasten(socket);
             Ok(())
         })
     }
 
-    fn peer_addr(socket: &Overlapped) -> Option<SocketAddr> {
+    fn peer_addr(socket: &OverlappedSocket) -> Option<SocketAddr> {
         socket.peer_addr()
     }
 
-    fn local_addr(socket: &Overlapped) -> Option<SocketAddr> {
+    fn local_addr(socket: &OverlappedSocket) -> Option<SocketAddr> {
         socket.local_addr()
     }
 
-    fn may_receive_ahead(&self, socket: &Overlapped) -> bool {
+    fn may_receive_ahead(&self, socket: &OverlappedSocket) -> bool {
         W::RECEIVES_AHEAD && self.may_receive_ahead(socket)
     }
 
-    fn receive_more(&mut self, socket: &Overlapped, key: u64) {
+    fn receive_more(&mut self, socket: &OverlappedSocket, key: u64) {
         self.receive_more(socket, key);
     }
 
@@ -222,15 +222,15 @@ where
         self.is_full(buffer)
     }
 
-    fn poll_readable(&mut self, socket: &Overlapped, key: u64) {
+    fn poll_readable(&mut self, socket: &OverlappedSocket, key: u64) {
         self.poll_readable(socket, key);
     }
 
-    fn stop_receiving(&self, socket: &Overlapped) {
+    fn stop_receiving(&self, socket: &OverlappedSocket) {
         self.stop_receiving(socket);
     }
 
-    fn stop_all(&self, socket: &Overlapped) {
+    fn stop_all(&self, socket: &OverlappedSocket) {
         self.stop_all(socket);
     }
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 use tidegate_os::overlapped::{AcceptAt, Closing, Done, Payload, QueueSetup, SocketKind};
 use tidegate_os::pages::Residence;
 use tidegate_os::port::AcceptPort;
-use tidegate_os::registered::{self, Bytes, Look, Registered, RegisteredQueue, RequestSetup};
+use tidegate_os::registered::{self, Bytes, NotifyMode, Registered, RegisteredQueue, RequestSetup};
 use tidegate_os::waker::Waker;
 
 use super::operations::{Operations, operations_of_queue};
@@ -96,7 +96,7 @@ impl Operations for RegisteredQueue {
             posted: false,
             reuse: 0,
         };
-        let look = if policy.wait == Wait::Spin { Look::Polls } else { Look::Notified };
+        let look = if policy.wait == Wait::Spin { NotifyMode::Polls } else { NotifyMode::Notified };
         Ok((Self::new(&requests, &first, look)?, setup.share))
     }
 

@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_os::descriptor::OwnedFd;
 use tidegate_os::ring::{
-    Address, Completion as Raw, Handle, Payload, Purpose, Ring, RingSetup, Slots, Tells, can_hand_on,
+    Completion as Raw, Handle, Payload, Purpose, Ring, RingAddress, RingSetup, Slots, Tells, can_hand_on,
 };
 use tidegate_os::socket::{Blocking, Listener, More, Stream, is_out_of_buffers, raw_address};
 use tidegate_os::waker::Waker;
@@ -166,7 +166,7 @@ impl CompletionDriver for Uring {
     type Buffer = RingBuffer;
     type Unsent = Payload;
     type Listener = Acceptor;
-    type Address = Address;
+    type Address = RingAddress;
     type Loose = Loose;
     const HANDS_ON: bool = true;
 
@@ -240,7 +240,7 @@ impl CompletionDriver for Uring {
         self.ring.accept_one(&acceptor.listener, key(kind, NOBODY), direct);
     }
 
-    fn address(&self) -> io::Result<Option<Address>> {
+    fn address(&self) -> io::Result<Option<RingAddress>> {
         self.hands_on.then(|| self.ring.address()).transpose()
     }
 
@@ -248,7 +248,7 @@ impl CompletionDriver for Uring {
         if self.hands_on { self.slots } else { usize::MAX }
     }
 
-    fn hand_on(&mut self, socket: RingSocket, to: usize, address: Option<Address>) -> HandOn<Self> {
+    fn hand_on(&mut self, socket: RingSocket, to: usize, address: Option<RingAddress>) -> HandOn<Self> {
         let handle = match socket {
             RingSocket::Kernel(handle) => handle,
             other => {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_os::datagram::{DatagramSocket, Inbox, Message, Outgoing};
+use tidegate_os::datagram::{DatagramBuffer, DatagramSocket, Outgoing, OutgoingDatagram};
 
 use super::state::{DatagramState, Drain};
 use super::{DatagramWorker, StopOrder, StopSignal};
@@ -29,7 +29,7 @@ pub(super) struct Pump {
     loop_state: DatagramState,
     socket: Arc<DatagramSocket>,
     stop_signal: Arc<StopSignal>,
-    inbox: Inbox,
+    inbox: DatagramBuffer,
     /// The next arrival in the inbox that was not shown yet.
     next: usize,
     outgoing: Outgoing,
@@ -46,7 +46,7 @@ impl Pump {
         let per_call = worker.policy.per_call(worker.path);
         Self {
             loop_state: DatagramState::new(service, &worker),
-            inbox: Inbox::new(per_call, worker.policy.buffer_bytes(worker.path)),
+            inbox: DatagramBuffer::new(per_call, worker.policy.buffer_bytes(worker.path)),
             next: 0,
             outgoing: Outgoing::default(),
             per_call,
@@ -142,7 +142,7 @@ impl Pump {
         while !self.loop_state.replies.is_empty() {
             let waiting = self.loop_state.replies.iter().take(self.per_call);
             let messages =
-                waiting.map(|(run, bytes)| Message { to: Some(run.to), bytes, segment: run.cut() });
+                waiting.map(|(run, bytes)| OutgoingDatagram { to: Some(run.to), bytes, segment: run.cut() });
             match self.socket.send(&mut self.outgoing, messages) {
                 Ok(taken) => {
                     self.loop_state.counters.sends.add(1);

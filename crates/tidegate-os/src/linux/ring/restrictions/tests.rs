@@ -5,7 +5,7 @@ use io_uring::{opcode as any, squeue, types};
 
 use super::*;
 use crate::pages::Residence;
-use crate::ring::{Refusal, Ring, RingSetup, Slots};
+use crate::ring::{Ring, RingSetup, SetupError, Slots};
 
 const KEY: u64 = 7;
 
@@ -26,7 +26,7 @@ fn ring(purpose: Purpose) -> Option<Ring> {
 }
 
 fn is_without_rings(e: &std::io::Error) {
-    assert!(matches!(Refusal::of(e), Refusal::Forbidden | Refusal::Missing), "{e}");
+    assert!(matches!(SetupError::of(e), SetupError::Forbidden | SetupError::Missing), "{e}");
     assert!(IoUring::new(2).is_err(), "there are rings, but for this one: {e}");
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_os::descriptor::OwnedFd;
 use tidegate_os::pages::Residence;
 use tidegate_os::process::locked_memory_limit;
-use tidegate_os::ring::{Completion as Raw, Features, Handle, Purpose, Refusal, Ring, RingSetup, Slots};
+use tidegate_os::ring::{Completion as Raw, Features, Handle, Purpose, Ring, RingSetup, SetupError, Slots};
 
 use super::{Kind, NOBODY, key};
 use crate::engine::Availability;
@@ -72,20 +72,20 @@ fn describe(features: Features) -> String {
 }
 
 fn remedy(e: &io::Error) -> String {
-    match Refusal::of(e) {
-        Refusal::Forbidden => {
+    match SetupError::of(e) {
+        SetupError::Forbidden => {
             "io_uring is forbidden here (kernel.io_uring_disabled, or a container's seccomp \
                                profile): allow it or use epoll"
                 .into()
         }
-        Refusal::Missing => "this kernel has no io_uring: use epoll".into(),
-        Refusal::LockedMemory => format!(
+        SetupError::Missing => "this kernel has no io_uring: use epoll".into(),
+        SetupError::LockedMemory => format!(
             "too little memory may be locked (RLIMIT_MEMLOCK {:?}): raise it with ulimit -l, or use epoll",
             locked_memory_limit()
         ),
-        Refusal::TooOld => {
+        SetupError::TooOld => {
             "provided buffer rings need Linux 5.19, and receives that stay armed 6.0: use epoll".into()
         }
-        Refusal::Other => "use epoll".into(),
+        SetupError::Other => "use epoll".into(),
     }
 }

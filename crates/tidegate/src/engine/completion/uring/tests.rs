@@ -3,7 +3,7 @@ use std::net::TcpStream;
 
 use bytes::Bytes;
 use tidegate_os::file::FileRange;
-use tidegate_os::ring::Refusal;
+use tidegate_os::ring::SetupError;
 use tidegate_os::socket::ListenOptions;
 
 use super::probe::stays_armed;
@@ -39,7 +39,7 @@ fn port() -> Option<Uring> {
         descriptors: 16,
     };
     let is_without_rings = |e: &io::Error| {
-        assert!(matches!(Refusal::of(e), Refusal::Forbidden | Refusal::Missing), "{e}");
+        assert!(matches!(SetupError::of(e), SetupError::Forbidden | SetupError::Missing), "{e}");
     };
     Uring::new(&setup).inspect_err(is_without_rings).ok().map(|(port, _)| port)
 }
