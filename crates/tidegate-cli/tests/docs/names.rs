@@ -11,7 +11,7 @@ const TWICE: &[(&str, &[&str], &str)] = &[
     ("tidegate", &["Kind"], "both ports that number their operations: what a completion is about"),
     (
         "tidegate",
-        &["Handshake", "MemoryLink", "Outcome", "Rendezvous"],
+        &["Handshake", "HandshakeOutcome", "MemoryLink", "Rendezvous"],
         "without Linux there is no fast path",
     ),
     ("tidegate", &["IdleSet"], "without epoll it is the queue"),

@@ -27,7 +27,7 @@ pub(crate) struct Handshake {
 }
 
 /// The outcome of an offer.
-pub(crate) enum Outcome {
+pub(crate) enum HandshakeOutcome {
     /// The listener accepted it.
     Link(MemoryLink),
     /// The listener did not accept it: the connection uses TCP, and may still be connecting.
@@ -89,14 +89,14 @@ impl Handshake {
     }
 
     /// The listener closed the socket, or the dialler's timeout expired: the connection continues with the outcome.
-    pub(crate) fn settle(self, transports: &Transports) -> Outcome {
+    pub(crate) fn settle(self, transports: &Transports) -> HandshakeOutcome {
         if !self.rings.decide(OfferState::Withdrawn) && self.rings.is_taken() {
-            return Outcome::Link(MemoryLink::new(self.tcp, &self.rings, LinkEnd::Dialler));
+            return HandshakeOutcome::Link(MemoryLink::new(self.tcp, &self.rings, LinkEnd::Dialler));
         }
         let ended = abstract_socket::ended([self.control.socket()].into_iter());
         let answered = ended.is_ok_and(|ended| ended == [true]);
         transports.say(&if answered { Plain::Refused(self.to) } else { Plain::Late(self.to) });
-        Outcome::Plain(self.tcp)
+        HandshakeOutcome::Plain(self.tcp)
     }
 }
 

@@ -72,7 +72,7 @@ use tidegate_os::socket::{Blocking, Stream};
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::{
-    handshake::{Handshake, Outcome, begin},
+    handshake::{Handshake, HandshakeOutcome, begin},
     link::MemoryLink,
     rendezvous::Rendezvous,
 };
@@ -82,7 +82,7 @@ use crate::service::Origin;
 use crate::stats::Counters;
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) use none::{Handshake, MemoryLink, Outcome, Rendezvous, begin};
+pub(crate) use none::{Handshake, HandshakeOutcome, MemoryLink, Rendezvous, begin};
 
 /// The most offers of a client that are undecided, or whose sockets are not closed yet.
 #[cfg(target_os = "linux")]

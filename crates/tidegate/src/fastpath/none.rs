@@ -46,13 +46,13 @@ pub(crate) fn begin(
 pub(crate) struct Handshake(Infallible);
 
 #[allow(dead_code, reason = "of an offer that nobody can make")]
-pub(crate) enum Outcome {
+pub(crate) enum HandshakeOutcome {
     Link(MemoryLink),
     Plain(Stream),
 }
 
 impl Handshake {
-    pub(crate) fn settle(self, _: &Transports) -> Outcome {
+    pub(crate) fn settle(self, _: &Transports) -> HandshakeOutcome {
         match self.0 {}
     }
 }

@@ -54,7 +54,7 @@ impl Unit {
 }
 
 /// A value of a limit.
-pub(super) trait Setting: Sized {
+pub(super) trait LimitValue: Sized {
     fn parse(text: &str, unit: Unit) -> Result<Self, String>;
     fn text(&self, unit: Unit) -> String;
     /// The number that ranges and relations compare, or nanoseconds. `None` is not compared.
@@ -73,7 +73,7 @@ pub(super) trait PolicyField {
     fn flaw(&self) -> Option<&'static str>;
 }
 
-impl<T: Setting> PolicyField for T {
+impl<T: LimitValue> PolicyField for T {
     fn read(&mut self, text: &str, unit: Unit) -> Result<(), String> {
         *self = T::parse(text, unit)?;
         Ok(())
@@ -88,13 +88,13 @@ impl<T: Setting> PolicyField for T {
     }
 
     fn flaw(&self) -> Option<&'static str> {
-        Setting::flaw(self)
+        LimitValue::flaw(self)
     }
 }
 
 macro_rules! numbers {
     ($($type:ty: $get:expr;)*) => { $(
-        impl Setting for $type {
+        impl LimitValue for $type {
             fn parse(text: &str, unit: Unit) -> Result<Self, String> {
                 let none = || format!("not a number from {} to {}", <$type>::MIN, <$type>::MAX);
                 let number = match unit {
@@ -105,7 +105,7 @@ macro_rules! numbers {
             }
 
             fn text(&self, unit: Unit) -> String {
-                unit.show(Setting::number(self).unwrap_or_default())
+                unit.show(LimitValue::number(self).unwrap_or_default())
             }
 
             fn number(&self) -> Option<u128> {
@@ -123,7 +123,7 @@ numbers! {
     NonZeroU32: |n| u128::from(n.get());
 }
 
-impl Setting for Duration {
+impl LimitValue for Duration {
     fn parse(text: &str, _: Unit) -> Result<Self, String> {
         read_time(text, LONGEST, "a century")
     }
@@ -137,7 +137,7 @@ impl Setting for Duration {
     }
 }
 
-impl Setting for bool {
+impl LimitValue for bool {
     fn parse(text: &str, _: Unit) -> Result<Self, String> {
         text.parse().map_err(|_| "write true or false".into())
     }
@@ -151,7 +151,7 @@ impl Setting for bool {
     }
 }
 
-impl<T: Setting> Setting for Option<T> {
+impl<T: LimitValue> LimitValue for Option<T> {
     fn parse(text: &str, unit: Unit) -> Result<Self, String> {
         match (text, unit) {
             ("none", _) | ("false", Unit::Switch) => Ok(None),
@@ -168,16 +168,16 @@ impl<T: Setting> Setting for Option<T> {
     }
 
     fn number(&self) -> Option<u128> {
-        self.as_ref().and_then(Setting::number)
+        self.as_ref().and_then(LimitValue::number)
     }
 
     fn flaw(&self) -> Option<&'static str> {
-        self.as_ref().and_then(Setting::flaw)
+        self.as_ref().and_then(LimitValue::flaw)
     }
 }
 
 /// Only whether it is set: its limits have their own rows.
-impl Setting for FastPath {
+impl LimitValue for FastPath {
     fn parse(text: &str, _: Unit) -> Result<Self, String> {
         if text == "true" { Ok(Self::default()) } else { Err("write true or false".into()) }
     }
@@ -192,21 +192,21 @@ impl Setting for FastPath {
 }
 
 /// Without the grace, which has its own row.
-impl Setting for MinRate {
+impl LimitValue for MinRate {
     fn parse(text: &str, unit: Unit) -> Result<Self, String> {
         NonZeroU32::parse(text, unit).map(|bytes_per_s| Self { bytes_per_s, grace: Self::GRACE })
     }
 
     fn text(&self, unit: Unit) -> String {
-        Setting::text(&self.bytes_per_s, unit)
+        LimitValue::text(&self.bytes_per_s, unit)
     }
 
     fn number(&self) -> Option<u128> {
-        Setting::number(&self.bytes_per_s)
+        LimitValue::number(&self.bytes_per_s)
     }
 }
 
-impl Setting for PostedAccepts {
+impl LimitValue for PostedAccepts {
     fn parse(text: &str, _: Unit) -> Result<Self, String> {
         let number = |text: &str| NonZeroU32::new(count(text).ok()?);
         let parsed = text.split_once(':').and_then(|(low, high)| Some((number(low)?, number(high)?)));
@@ -227,7 +227,7 @@ impl Setting for PostedAccepts {
     }
 }
 
-impl Setting for Wait {
+impl LimitValue for Wait {
     fn parse(text: &str, _: Unit) -> Result<Self, String> {
         match (text, text.strip_prefix("spin:")) {
             ("block", _) => Ok(Self::Block),
@@ -253,7 +253,7 @@ impl Setting for Wait {
     }
 }
 
-impl Setting for DatagramPath {
+impl LimitValue for DatagramPath {
     fn parse(text: &str, _: Unit) -> Result<Self, String> {
         text.parse()
     }
@@ -274,7 +274,7 @@ macro_rules! words {
             pub(super) const WORDS: &'static [&'static str] = &[$($word),*];
         }
 
-        impl Setting for $type {
+        impl LimitValue for $type {
             fn parse(text: &str, _: Unit) -> Result<Self, String> {
                 match text {
                     $($word => Ok($value),)*
@@ -303,7 +303,7 @@ words! {
 /// # Errors
 /// The expected syntax.
 pub fn wait(text: &str) -> Result<Wait, String> {
-    Setting::parse(text, Unit::Other("HOW"))
+    LimitValue::parse(text, Unit::Other("HOW"))
 }
 
 /// Splits `64KiB` into number and unit.
@@ -452,9 +452,9 @@ mod tests {
             assert!(count::<u64>(text).is_err(), "{text}");
         }
         assert!(count::<u16>("70k").is_err());
-        assert_eq!(<usize as Setting>::parse("10k", Unit::Count), Ok(10_000));
-        assert_eq!(<NonZeroU32 as Setting>::parse("1k", Unit::Rate).map(u32::from), Ok(1_024));
-        assert!(<NonZeroU32 as Setting>::parse("0", Unit::Count).unwrap_err().contains("from 1 to"));
+        assert_eq!(<usize as LimitValue>::parse("10k", Unit::Count), Ok(10_000));
+        assert_eq!(<NonZeroU32 as LimitValue>::parse("1k", Unit::Rate).map(u32::from), Ok(1_024));
+        assert!(<NonZeroU32 as LimitValue>::parse("0", Unit::Count).unwrap_err().contains("from 1 to"));
     }
 
     #[test]
@@ -472,7 +472,7 @@ mod tests {
         assert_eq!(time("50us"), Ok(Duration::from_micros(50)));
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(time("5m"), Ok(Duration::from_secs(300)));
-        let optional = |text| <Option<Duration> as Setting>::parse(text, Unit::Time);
+        let optional = |text| <Option<Duration> as LimitValue>::parse(text, Unit::Time);
         assert_eq!(optional("none"), Ok(None));
         assert_eq!(optional("30s"), Ok(Some(Duration::from_secs(30))));
         assert_eq!(optional("30"), Ok(Some(Duration::from_secs(30))));
@@ -491,7 +491,7 @@ mod tests {
     fn waiting_and_watermarks_are_read_or_explained() {
         assert_eq!(wait("spin:2ms"), Ok(Wait::SpinThenBlock(Duration::from_millis(2))));
         assert_eq!((wait("block"), wait("spin")), (Ok(Wait::Block), Ok(Wait::Spin)));
-        let marks = |text| <PostedAccepts as Setting>::parse(text, Unit::Other("LOW:HIGH"));
+        let marks = |text| <PostedAccepts as LimitValue>::parse(text, Unit::Other("LOW:HIGH"));
         let marks_2_16 = marks("2:16").unwrap();
         assert_eq!((marks_2_16.low.get(), marks_2_16.high.get()), (2, 16));
         for text in ["", "sleep", "spin:", "spin:x"] {

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use super::outbox::{Outbox, SessionState};
 use super::panics::{Contained, contain};
-use super::queue::{Files, Pieces, SendQueue};
+use super::queue::{FileSending, Pieces, SendQueue};
 use super::timers::Resolution;
 use crate::policy::Policy;
 use crate::policy::sends::FILE_QUANTUM;
@@ -147,7 +147,7 @@ impl Connection {
 
     /// Pieces to send that the caller owns until [`Event::Sent`]; see [`SendQueue::take`].
     #[inline]
-    pub fn take_pieces(&mut self, most: usize, files: Files) -> Pieces {
+    pub fn take_pieces(&mut self, most: usize, files: FileSending) -> Pieces {
         self.queue.take(most, files)
     }
 

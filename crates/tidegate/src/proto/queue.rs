@@ -200,10 +200,10 @@ impl SendQueue {
     }
 
     /// Takes at most `most` pieces, or one part of a file, for an operation that owns them until its completion; with
-    /// [`Files::Among`] a part of a file may have up to this many pieces on each side.
-    pub fn take(&mut self, most: usize, files: Files) -> Pieces {
+    /// [`FileSending::Among`] a part of a file may have up to this many pieces on each side.
+    pub fn take(&mut self, most: usize, files: FileSending) -> Pieces {
         let pieces = self.take_some(most);
-        if files != Files::Among {
+        if files != FileSending::Among {
             return pieces;
         }
         let (head, range) = match pieces {
@@ -308,7 +308,7 @@ impl SendQueue {
 
 /// How an engine sends parts of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Files {
+pub enum FileSending {
     /// Reads them, and sends the bytes.
     Read,
     /// Sends each by itself.
@@ -324,7 +324,7 @@ pub enum Pieces {
     One(Bytes),
     /// Several, in order.
     Many(Vec<Bytes>),
-    /// A part of a file; with the pieces around it, if [`Files::Among`] is set.
+    /// A part of a file; with the pieces around it, if [`FileSending::Among`] is set.
     File {
         /// Pieces before it.
         head: Vec<Bytes>,
@@ -392,7 +392,7 @@ mod tests {
     fn a_part_of_a_file_is_handed_out_by_itself_and_in_its_place() {
         let mut queue = with_a_file();
         assert_eq!((queue.len(), content(&queue)), (11, b"abc".to_vec()));
-        let take = |queue: &mut SendQueue| queue.take(9, Files::Alone);
+        let take = |queue: &mut SendQueue| queue.take(9, FileSending::Alone);
         assert!(queue.next_file().is_none() && matches!(take(&mut queue), Pieces::One(b) if b == "abc"));
         assert!(queue.next_file().is_some_and(|range| range.len() == 5) && content(&queue).is_empty());
         let Pieces::File { head, range, tail } = take(&mut queue) else { panic!("a file") };
@@ -406,15 +406,17 @@ mod tests {
     fn a_part_of_a_file_is_handed_out_among_the_bytes_around_it() {
         let mut queue = with_a_file();
         queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
-        let Pieces::File { head, range, tail } = queue.take(9, Files::Among) else { panic!("a file") };
+        let Pieces::File { head, range, tail } = queue.take(9, FileSending::Among) else { panic!("a file") };
         assert_eq!((head, range.len(), tail), (vec![Bytes::from("abc")], 5, vec![Bytes::from("xyz")]));
         assert_eq!((queue.len(), queue.in_flight), (15, 11));
-        let Pieces::File { head, range, tail } = queue.take(9, Files::Among) else { panic!("the next") };
+        let Pieces::File { head, range, tail } = queue.take(9, FileSending::Among) else {
+            panic!("the next")
+        };
         assert_eq!((head.len(), range.len(), tail.len(), queue.has_unsent()), (0, 4, 0, false));
         queue.confirm(15);
         assert!(queue.is_empty());
         queue.push_copy(b"only bytes");
-        assert!(matches!(queue.take(9, Files::Among), Pieces::One(b) if b == "only bytes"));
+        assert!(matches!(queue.take(9, FileSending::Among), Pieces::One(b) if b == "only bytes"));
     }
 
     #[test]
@@ -423,10 +425,10 @@ mod tests {
         ["a", "b", "c"].into_iter().for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
         queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
         ["d", "e", "f"].into_iter().for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
-        assert!(matches!(queue.take(2, Files::Among), Pieces::Many(two) if two == ["a", "b"]));
-        let Pieces::File { head, tail, .. } = queue.take(2, Files::Among) else { panic!("a file") };
+        assert!(matches!(queue.take(2, FileSending::Among), Pieces::Many(two) if two == ["a", "b"]));
+        let Pieces::File { head, tail, .. } = queue.take(2, FileSending::Among) else { panic!("a file") };
         assert_eq!((head, tail), (vec![Bytes::from("c")], vec![Bytes::from("d"), Bytes::from("e")]));
-        assert!(matches!(queue.take(2, Files::Among), Pieces::One(b) if b == "f"));
+        assert!(matches!(queue.take(2, FileSending::Among), Pieces::One(b) if b == "f"));
     }
 
     #[test]
@@ -453,12 +455,12 @@ mod tests {
         queue.push_shared(Bytes::from_static(b"one"));
         queue.push_shared(Bytes::from_static(b"two"));
         queue.push_shared(Bytes::from_static(b"three"));
-        let Pieces::Many(taken) = queue.take(2, Files::Alone) else { panic!("two pieces") };
+        let Pieces::Many(taken) = queue.take(2, FileSending::Alone) else { panic!("two pieces") };
         assert_eq!(taken, ["one", "two"]);
         assert_eq!((queue.len(), queue.has_unsent()), (11, true));
         queue.confirm(6);
         assert_eq!(queue.len(), 5);
-        assert!(matches!(queue.take(2, Files::Alone), Pieces::One(b) if b == "three"));
+        assert!(matches!(queue.take(2, FileSending::Alone), Pieces::One(b) if b == "three"));
         assert_eq!((queue.len(), queue.has_unsent()), (5, false));
         queue.confirm(5);
         assert!(queue.is_empty());

@@ -21,12 +21,12 @@ pub(super) struct TimerId {
 }
 
 /// When a timer is due, and a sequence number that orders timers with equal times.
-type Due = (Instant, u64);
+type TimerKey = (Instant, u64);
 
 #[derive(Debug, Default)]
 struct Keyed {
-    by_time: BTreeMap<Due, TimerId>,
-    by_id: BTreeMap<TimerId, Due>,
+    by_time: BTreeMap<TimerKey, TimerId>,
+    by_id: BTreeMap<TimerId, TimerKey>,
     /// Number of timers ever set.
     count: u64,
 }

@@ -14,13 +14,13 @@ use crate::service::{Dial, Mail, Peer};
 
 /// Mail, jobs and dials, until they are handled; bounded by the policy.
 pub(super) struct Surroundings {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingWork>,
     most_mail: usize,
     most_jobs: usize,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingWork {
     mail: VecDeque<Mail>,
     /// Mail that counts towards the bound.
     bounded: usize,
@@ -34,7 +34,7 @@ impl Surroundings {
         Arc::new(Self { waiting: Mutex::default(), most_mail, most_jobs })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, PendingWork> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

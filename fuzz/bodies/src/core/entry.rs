@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use tidegate::proto::queue::{Files, Pieces};
+use tidegate::proto::queue::{FileSending, Pieces};
 use tidegate::proto::{Action, Connection, Context, Event, NextStep, Receive};
 use tidegate::{CloseReason, Origin};
 
@@ -162,7 +162,7 @@ impl Entry {
         if !self.action.send {
             return;
         }
-        let pieces = match self.connection.take_pieces(most, Files::Read) {
+        let pieces = match self.connection.take_pieces(most, FileSending::Read) {
             Pieces::One(piece) => vec![piece],
             Pieces::Many(pieces) => pieces,
             Pieces::File { range, .. } => panic!("no session here sends a file: {range:?}"),

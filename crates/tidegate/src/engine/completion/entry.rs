@@ -10,7 +10,7 @@ use super::{Chained, Close, CompletionDriver};
 use crate::engine::worker::loop_driver::{LoopEntry, Phase};
 use crate::engine::worker::loop_state::LoopState;
 use crate::engine::worker::permits::{ConnectionPermits, Permits};
-use crate::proto::queue::Files;
+use crate::proto::queue::FileSending;
 use crate::proto::{Connection, Direction, InOrder, NextStep, PermitState, Receive, Token};
 
 /// A connection and what the kernel holds for it.
@@ -20,7 +20,7 @@ pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     /// A session has dialled it.
     pub(super) dialled_by_session: bool,
     /// Receives that are armed.
-    pub(super) receives: InOrder<Received<P>>,
+    pub(super) receives: InOrder<ReceiveResult<P>>,
     /// Those that are armed were asked to end.
     pub(super) stopping: bool,
     /// The one that is armed waits outside of the permits to receive, and takes nothing.
@@ -28,7 +28,7 @@ pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     /// There is something to receive.
     pub(super) readable: bool,
     /// Sends that are in flight.
-    pub(super) sends: InOrder<Sent<P>>,
+    pub(super) sends: InOrder<SendResult<P>>,
     /// What the kernel did not take, in order: sent before all else, one by one.
     #[expect(clippy::box_collection, reason = "8 bytes instead of 32 in every connection, and seldom any")]
     pub(super) unsent: Option<Box<VecDeque<P::Unsent>>>,
@@ -65,8 +65,8 @@ impl<P: CompletionDriver> LoopEntry for CompletionEntry<P> {
 }
 
 /// What became of a receive, and of a send.
-pub(super) type Received<P> = io::Result<Option<<P as CompletionDriver>::Buffer>>;
-pub(super) type Sent<P> = (io::Result<usize>, Option<<P as CompletionDriver>::Unsent>);
+pub(super) type ReceiveResult<P> = io::Result<Option<<P as CompletionDriver>::Buffer>>;
+pub(super) type SendResult<P> = (io::Result<usize>, Option<<P as CompletionDriver>::Unsent>);
 
 /// What the loop has to do after a connection's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl<P: CompletionDriver> CompletionEntry<P> {
     fn post_send(&mut self, token: Token, port: &mut P, loop_state: &LoopState) -> io::Result<()> {
         let Phase::Open(connection) = &mut self.phase else { return Ok(()) };
         let files = port.files();
-        if files == Files::Read {
+        if files == FileSending::Read {
             connection.load_file()?;
         }
         let pieces = connection.take_pieces(PIECES, files);

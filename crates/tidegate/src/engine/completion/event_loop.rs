@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate_os::socket::is_out_of_memory;
 use tidegate_os::waker::Waker;
 
-use super::entry::{CompletionEntry, Received, Sent, TurnResult};
+use super::entry::{CompletionEntry, ReceiveResult, SendResult, TurnResult};
 use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Close, Completion, CompletionDriver, Setup};
 use accepting::OutstandingAccepts;
@@ -226,7 +226,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     }
 
     #[inline]
-    fn received(&mut self, token: Token, sequence: Option<Sequence>, outcome: Received<P>, ended: bool) {
+    fn received(&mut self, token: Token, sequence: Option<Sequence>, outcome: ReceiveResult<P>, ended: bool) {
         let Some(entry) = self.table.get_mut(token) else {
             self.recycle(outcome.ok().flatten()); // the connection is gone
             return self.came_back(token, |in_flight| in_flight.receives -= usize::from(ended));
@@ -243,7 +243,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     }
 
     #[inline]
-    fn take_received(&mut self, token: Token, outcome: Received<P>, ended: bool) {
+    fn take_received(&mut self, token: Token, outcome: ReceiveResult<P>, ended: bool) {
         let Some(entry) = self.table.get_mut(token) else { return };
         let stopped = ended && entry.stopping;
         entry.stopping &= entry.receives.pending() > 0;
@@ -297,7 +297,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     }
 
     #[inline]
-    fn sent(&mut self, token: Token, sequence: Option<Sequence>, sent: Sent<P>) {
+    fn sent(&mut self, token: Token, sequence: Option<Sequence>, sent: SendResult<P>) {
         let Some(entry) = self.table.get_mut(token) else {
             self.count_sent(sent);
             return self.came_back(token, |in_flight| in_flight.sends -= 1);
@@ -310,14 +310,14 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     }
 
     /// The connection has ended meanwhile; what the kernel took of it counts all the same.
-    fn count_sent(&self, (outcome, _): Sent<P>) {
+    fn count_sent(&self, (outcome, _): SendResult<P>) {
         let counters = &self.loop_state.worker.counters;
         counters.sends.add(u64::from(outcome.is_ok()));
         counters.bytes_out.add(outcome.unwrap_or(0) as u64);
     }
 
     #[inline]
-    fn take_sent(&mut self, token: Token, (outcome, unsent): Sent<P>) {
+    fn take_sent(&mut self, token: Token, (outcome, unsent): SendResult<P>) {
         let Some(entry) = self.table.get_mut(token) else { return };
         entry.chained &= outcome.is_ok() && unsent.is_none(); // else the chain is broken, and the socket open
         let again = std::mem::take(&mut entry.sends_again);

@@ -35,7 +35,7 @@ use super::readiness::Settled;
 use super::{EngineConfig, EngineHandle, Model};
 use crate::fastpath::Transports;
 use crate::policy::Policy;
-use crate::proto::queue::{Files, Pieces};
+use crate::proto::queue::{FileSending, Pieces};
 use crate::proto::{Sequence, Token};
 use crate::service::Dial;
 
@@ -162,7 +162,7 @@ pub(super) trait CompletionDriver: Sized + 'static {
     /// The address of this end of a connection; Unix sockets have none.
     fn local_addr(socket: &Self::Socket) -> Option<SocketAddr>;
     /// What it does with parts of files.
-    fn files(&self) -> Files;
+    fn files(&self) -> FileSending;
     /// Reports when the waker is woken, from now on.
     fn watch_waker(&mut self, waker: &Arc<Waker>);
     /// Connections that can be accepted in the way the next accept would take.

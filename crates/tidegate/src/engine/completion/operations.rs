@@ -15,7 +15,7 @@ use crate::engine::worker::capacity;
 use crate::fastpath::Transports;
 use crate::policy::ReceiveStyle;
 use crate::policy::sends::MOST_POSTED;
-use crate::proto::queue::Files;
+use crate::proto::queue::FileSending;
 use crate::service::Dial;
 
 /// A way to be notified that an overlapped operation has ended, as a leaf brings it.
@@ -54,7 +54,7 @@ pub(crate) trait Operations: Sized + 'static {
     /// For the calling thread, and how many connections it can have.
     fn open(setup: &Setup<'_>) -> io::Result<(Self, usize)>;
     fn hear(&self, waker: &Waker);
-    fn files(&self) -> Files;
+    fn files(&self) -> FileSending;
     fn has_waiting(acceptor: &Self::Acceptor) -> bool;
     fn accept(&mut self, acceptor: &Arc<Self::Acceptor>, key: u64, at: AcceptAt);
     fn stop_accepting(&self);
@@ -183,8 +183,8 @@ where
         self.notify().hear(waker);
     }
 
-    fn files(&self) -> Files {
-        if self.sends_files() { Files::Among } else { Files::Read }
+    fn files(&self) -> FileSending {
+        if self.sends_files() { FileSending::Among } else { FileSending::Read }
     }
 
     fn has_waiting(acceptor: &W::Acceptor) -> bool {

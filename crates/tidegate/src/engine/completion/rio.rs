@@ -39,7 +39,7 @@ use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, cap
 use crate::fastpath::Transports;
 use crate::policy::accept::ACCEPTS_POSTED;
 use crate::policy::{ReceiveStyle, Wait};
-use crate::proto::queue::Files;
+use crate::proto::queue::FileSending;
 use crate::service::Dial;
 
 /// The model.
@@ -104,8 +104,8 @@ impl Operations for RegisteredQueue {
         waker.ring_with(self.wake_event());
     }
 
-    fn files(&self) -> Files {
-        Files::Read // requests know only registered memory
+    fn files(&self) -> FileSending {
+        FileSending::Read // requests know only registered memory
     }
 
     fn has_waiting(acceptor: &AcceptPort) -> bool {

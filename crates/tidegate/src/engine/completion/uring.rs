@@ -49,7 +49,7 @@ use crate::engine::worker::rings::WaitMode;
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
 use crate::fastpath::Rendezvous;
 use crate::policy::Policy;
-use crate::proto::queue::{Files, Pieces};
+use crate::proto::queue::{FileSending, Pieces};
 use crate::proto::{Sequence, Token};
 use crate::service::Dial;
 use files::{may_go_on, whole};
@@ -214,8 +214,8 @@ impl CompletionDriver for Uring {
         }
     }
 
-    fn files(&self) -> Files {
-        Files::Alone
+    fn files(&self) -> FileSending {
+        FileSending::Alone
     }
 
     fn watch_waker(&mut self, waker: &Arc<Waker>) {

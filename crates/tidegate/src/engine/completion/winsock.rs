@@ -18,7 +18,7 @@ use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, Ha
 use crate::fastpath::Transports;
 use crate::policy::sends::file_step;
 use crate::policy::{Policy, ReceiveStyle};
-use crate::proto::queue::{Files, Pieces};
+use crate::proto::queue::{FileSending, Pieces};
 use crate::proto::{Sequence, Token};
 use crate::service::Dial;
 
@@ -123,7 +123,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         O::local_addr(socket)
     }
 
-    fn files(&self) -> Files {
+    fn files(&self) -> FileSending {
         self.queue.files()
     }
 

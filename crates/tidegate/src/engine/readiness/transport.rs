@@ -12,7 +12,7 @@ use tidegate_os::poll::Readiness;
 use tidegate_os::socket::{Blocking, Listener, More, SENDS_FILES, Stream, local_addr};
 
 use super::{Incoming, Settled, Transport};
-use crate::fastpath::{self, Begun, Handshake, MemoryLink, Outcome, Rendezvous, Transports};
+use crate::fastpath::{self, Begun, Handshake, HandshakeOutcome, MemoryLink, Rendezvous, Transports};
 
 /// A listening socket, and where offers for the fast path are left, if it has that.
 #[derive(Debug)]
@@ -103,11 +103,11 @@ impl Transport for SocketTransport {
     fn settle(&mut self) -> io::Result<Settled> {
         match std::mem::replace(self, Self::Nothing) {
             Self::Handshaking(handshake, transports) => match handshake.settle(&transports) {
-                Outcome::Link(link) => {
+                HandshakeOutcome::Link(link) => {
                     *self = Self::Link(Box::new(link));
                     Ok(Settled::Established)
                 }
-                Outcome::Plain(stream) => {
+                HandshakeOutcome::Plain(stream) => {
                     *self = Self::Plain(stream);
                     Ok(Settled::Waits) // it may still be connecting: writable when it is not
                 }

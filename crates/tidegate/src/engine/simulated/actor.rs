@@ -10,11 +10,11 @@ use super::world::{Happening, with};
 use crate::service::{Activity, Consumed, Flow, Mail, Outbox, Peer, Recipient, Refusal, Service, Session};
 
 /// Makes the session that the script has for each peer.
-pub(super) struct Stage {
+pub(super) struct ScriptService {
     pub(super) speaks_first: bool,
 }
 
-impl Service for Stage {
+impl Service for ScriptService {
     type Session = Actor;
 
     fn open(&self, peer: &Peer) -> Result<Actor, Refusal> {

@@ -7,8 +7,8 @@ use tidegate_os::waker::Waker;
 
 use super::observed::Observed;
 use super::script::Script;
-use super::shelf::Shelf;
-use super::socket::{Given, SimulatedSocket};
+use super::shelf::SimulatedFiles;
+use super::socket::{GivenBytes, SimulatedSocket};
 use super::world::World;
 use crate::policy::Policy;
 use crate::service::{CloseReason, Service};
@@ -37,9 +37,9 @@ pub(crate) fn play<S: Service>(
     if trace {
         eprintln!("{} {script:#?}", if completes { "completion" } else { "readiness" });
     }
-    let mut world = World::new(rng, Shelf::new(seed), &script, trace);
+    let mut world = World::new(rng, SimulatedFiles::new(seed), &script, trace);
     for (socket, exchange) in world.sockets.iter_mut().zip(exchanges) {
-        socket.given = Some(Given { says: exchange.sends.clone(), taken: Vec::new(), cut: None });
+        socket.given = Some(GivenBytes { says: exchange.sends.clone(), taken: Vec::new(), cut: None });
     }
     let (stats, world) = super::play(world, Arc::new(Observed(service)), &script, completes, waker)?;
     let mut pairs = world.sockets.iter().zip(exchanges).enumerate();

@@ -46,7 +46,7 @@ use self::script::Script;
 use self::socket::SocketState;
 use self::world::{World, enter, with};
 use super::readiness::Transport;
-use super::worker::balance::Balance;
+use super::worker::balance::ThreadBalance;
 use super::{WorkerContext, completion as completes, readiness as readies};
 use crate::proto::erased::ErasedService;
 use crate::stats::{Counters, Stats, Writers, sum};
@@ -133,7 +133,7 @@ fn play(
         peak: Arc::default(),
         blocking_pool: world.blocking_pool.clone(),
         total: Arc::default(),
-        balance: Arc::new(Balance::new(std::slice::from_ref(&world.command_queue), 1)),
+        balance: Arc::new(ThreadBalance::new(std::slice::from_ref(&world.command_queue), 1)),
         growth: None,
         share: script.policy.max_connections,
         dials: 0,

@@ -20,7 +20,7 @@ use crate::engine::readiness::{Incoming, PollEvent, Poller, Settled, Source, Tra
 use crate::engine::simulated::view::View;
 use crate::fastpath::Transports;
 use crate::policy::Policy;
-use crate::proto::queue::Files;
+use crate::proto::queue::FileSending;
 use crate::proto::{Direction, PermitState, Receive, Token};
 
 /// The listening socket.
@@ -165,7 +165,7 @@ impl Transport for Sock {
     }
 
     fn sends_files(&self) -> bool {
-        with(|world| world.shelf.files != Files::Read)
+        with(|world| world.shelf.files != FileSending::Read)
     }
 
     fn send_file(&self, range: &FileRange, _more: More) -> io::Result<usize> {

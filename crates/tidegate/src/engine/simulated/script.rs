@@ -94,7 +94,7 @@ pub(super) struct Script {
     pub(super) policy: Policy,
     /// Connections are dialled rather than accepted.
     pub(super) dials: bool,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<ConnectionScript>,
     /// The limits are changed while the loop runs.
     pub(super) switch: Option<(Duration, Policy)>,
     /// When the loop is asked to stop.
@@ -103,7 +103,7 @@ pub(super) struct Script {
 
 /// One connection: the peer's part and the session's.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct ConnectionScript {
     pub(super) comes_at: Duration,
     /// Sizes of the kernel's buffers towards this end and towards the peer.
     pub(super) inbound: u64,
@@ -193,15 +193,15 @@ impl Script {
 impl Script {
     /// Some connections, and after them five that say something again and again, on a kernel that does as it is asked.
     #[cfg(test)]
-    pub(super) fn beside(rng: &mut Rng, policy: Policy, others: (usize, Part)) -> Self {
+    pub(super) fn beside(rng: &mut Rng, policy: Policy, others: (usize, ConnectionScript)) -> Self {
         let moods = Moods::of(rng, |_, _| 0);
-        let speaks = Part {
+        let speaks = ConnectionScript {
             comes_at: Duration::from_millis(200),
             says: 200,
             chunk: 10,
             pause_ms: 20,
             hears: Hearing::Eager,
-            ..Part::floods()
+            ..ConnectionScript::floods()
         };
         let (count, other) = others;
         let parts = std::iter::repeat_n(other, count).chain(std::iter::repeat_n(speaks, 5)).collect();
@@ -210,7 +210,7 @@ impl Script {
 }
 
 #[cfg(test)]
-impl Part {
+impl ConnectionScript {
     /// Says as much as is taken, and never hears the echo.
     pub(super) fn floods() -> Self {
         Self {
@@ -262,13 +262,13 @@ impl Script {
     }
 }
 
-fn given_part(rng: &mut Rng, says: u64, hears: u64) -> Part {
+fn given_part(rng: &mut Rng, says: u64, hears: u64) -> ConnectionScript {
     let mut step = |bytes: u64| size(rng, 64 * 1024).max(bytes / GIVEN_PIECES).max(1);
     let (inbound, outbound, chunk, heard) = (step(says), step(hears), step(says), step(hears));
     let mut pause = |bytes: u64, step: u64| size(rng, 64).min(GIVEN_PAUSES_MS / (2 * bytes / step + 1));
     let (pause_ms, hear_ms) = (pause(says, chunk.min(inbound)), pause(hears, heard.min(outbound)));
     let slow = rng.u8(..4) == 0;
-    Part {
+    ConnectionScript {
         comes_at: time(rng, 300),
         inbound,
         outbound,
@@ -344,7 +344,7 @@ fn at_least_one(n: u32) -> NonZeroU32 {
     NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN)
 }
 
-fn part(rng: &mut Rng) -> Part {
+fn part(rng: &mut Rng) -> ConnectionScript {
     let says = match rng.u8(..8) {
         0 => 0,
         1 => size(rng, 200_000),
@@ -361,7 +361,7 @@ fn part(rng: &mut Rng) -> Part {
         _ => Afterwards::Finishes,
     };
     let chunk = if rng.u8(..6) == 0 { 1 } else { size(rng, 8_000).max(1) };
-    Part {
+    ConnectionScript {
         comes_at: time(rng, 300),
         inbound: size(rng, 64 * 1024).max(1),
         outbound: size(rng, 64 * 1024).max(1),

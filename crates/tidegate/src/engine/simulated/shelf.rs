@@ -9,25 +9,25 @@ use fastrand::Rng;
 use tidegate_os::file::FileRange;
 
 use super::script::chance;
-use crate::proto::queue::Files;
+use crate::proto::queue::FileSending;
 
 /// What a seed decides about files. It has its own randomness, so that seeds without files stay as they were before
 /// there were any.
-pub(super) struct Shelf {
+pub(super) struct SimulatedFiles {
     rng: Rng,
     /// Pieces that are parts of a file, of 256. Three seeds in four have none.
     often: u8,
     /// How sockets take them; a poller's just take them or do not.
-    pub(super) files: Files,
+    pub(super) files: FileSending,
     file: Option<Arc<File>>,
     bytes: u64,
 }
 
-impl Shelf {
+impl SimulatedFiles {
     pub(super) fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(!seed);
         let often = if rng.u8(..4) == 0 { rng.u8(1..=200) } else { 0 };
-        let files = [Files::Read, Files::Alone, Files::Among][rng.usize(..3)];
+        let files = [FileSending::Read, FileSending::Alone, FileSending::Among][rng.usize(..3)];
         Self { rng, often, files, file: None, bytes: 0 }
     }
 

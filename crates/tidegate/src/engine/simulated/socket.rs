@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::script::{Acts, Part};
+use super::script::{Acts, ConnectionScript};
 use super::world::{Happening, World};
 use crate::proto::{Direction, InOrder, Sequence, Token};
 use crate::service::{CloseReason, Flow};
@@ -81,7 +81,7 @@ pub(super) struct Taken {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct SimulatedSocket {
-    pub(super) part: Part,
+    pub(super) part: ConnectionScript,
     streams: (u64, u64),
     pub(super) server: SocketState,
     /// From the peer: arrived, and received by the loop.
@@ -129,14 +129,14 @@ pub(super) struct SimulatedSocket {
     /// Its connection is gone, and something is in flight; its close is to be a reset.
     pub(super) leaving: bool,
     pub(super) resets: bool,
-    pub(super) log: Log,
+    pub(super) log: SessionLog,
     /// What somebody's own test has the peer say.
-    pub(super) given: Option<Given>,
+    pub(super) given: Option<GivenBytes>,
 }
 
 /// Bytes that do not follow from their positions.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct GivenBytes {
     pub(super) says: Arc<[u8]>,
     /// What the kernel took for the peer.
     pub(super) taken: Vec<u8>,
@@ -146,7 +146,7 @@ pub(super) struct Given {
 
 /// What the session has seen and done, against which the loop is held.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct SessionLog {
     pub(super) opened: Option<Instant>,
     pub(super) closed: Option<CloseReason>,
     pub(super) dropped: bool,
@@ -174,7 +174,7 @@ pub(super) struct Log {
 }
 
 impl SimulatedSocket {
-    pub(super) fn new(id: usize, part: &Part, start: Instant) -> Self {
+    pub(super) fn new(id: usize, part: &ConnectionScript, start: Instant) -> Self {
         let id = id as u64;
         let echoes = matches!(part.acts, Acts::Echo { .. });
         Self {
@@ -209,7 +209,7 @@ impl SimulatedSocket {
             chained: false,
             leaving: false,
             resets: false,
-            log: Log {
+            log: SessionLog {
                 opened: None,
                 closed: None,
                 dropped: false,

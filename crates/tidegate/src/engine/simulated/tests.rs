@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use fastrand::Rng;
 
-use super::actor::Stage;
+use super::actor::ScriptService;
 use super::observed::Observed;
-use super::script::Part;
-use super::shelf::Shelf;
+use super::script::ConnectionScript;
+use super::shelf::SimulatedFiles;
 use super::*;
 use crate::policy::Policy;
 use crate::service::CloseReason;
@@ -24,9 +24,9 @@ fn play_seed(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String
     if trace {
         eprintln!("{} {script:#?}", if completes { "completion" } else { "readiness" });
     }
-    let world = World::new(rng, Shelf::new(seed), &script, trace);
+    let world = World::new(rng, SimulatedFiles::new(seed), &script, trace);
     let speaks_first = script.dials || seed.is_multiple_of(3);
-    let service = Arc::new(Observed(Stage { speaks_first }));
+    let service = Arc::new(Observed(ScriptService { speaks_first }));
     play(world, service, &script, completes, waker).map(|(stats, _)| stats)
 }
 
@@ -96,7 +96,7 @@ fn play_some(next: &AtomicU64, end: u64) -> (BTreeMap<&'static str, u64>, Vec<(u
 
 /// What it takes to answer five connections beside others, with two permits to receive: turns of the loop, and virtual
 /// time.
-fn answer_beside(others: (usize, Part), completes: bool, seed: u64) -> (u64, Duration) {
+fn answer_beside(others: (usize, ConnectionScript), completes: bool, seed: u64) -> (u64, Duration) {
     let mut rng = Rng::with_seed(seed);
     let policy = Policy {
         max_receiving: NonZeroUsize::new(2),
@@ -107,8 +107,8 @@ fn answer_beside(others: (usize, Part), completes: bool, seed: u64) -> (u64, Dur
         ..Policy::default()
     };
     let script = Script::beside(&mut rng, policy, others);
-    let world = World::new(rng, Shelf::new(1), &script, false);
-    let service = Arc::new(Observed(Stage { speaks_first: false }));
+    let world = World::new(rng, SimulatedFiles::new(1), &script, false);
+    let service = Arc::new(Observed(ScriptService { speaks_first: false }));
     let waker = Arc::new(Waker::new().expect("a descriptor"));
     let (_, world) = play(world, service, &script, completes, &waker).expect("nothing that must not be");
     let (turns, at) = world.all_heard.expect("all are answered");
@@ -119,7 +119,7 @@ fn answer_beside(others: (usize, Part), completes: bool, seed: u64) -> (u64, Dur
 #[test]
 fn who_speaks_is_answered_as_soon_however_many_rest() {
     for seed in 0..20 {
-        let beside = |others| answer_beside((others, Part::rests()), seed % 2 == 0, seed);
+        let beside = |others| answer_beside((others, ConnectionScript::rests()), seed % 2 == 0, seed);
         let ((few, at), (many, later)) = (beside(4), beside(400));
         let text = format!("seed {seed}: {few} turns and {at:?} beside 4, {many} and {later:?} beside 400");
         assert!(many < 2 * few && later < 2 * at, "{text}");
@@ -130,7 +130,7 @@ fn who_speaks_is_answered_as_soon_however_many_rest() {
 #[test]
 fn who_floods_keeps_nobody_out() {
     for seed in 0..20 {
-        let (_, at) = answer_beside((10, Part::floods()), seed % 2 == 0, seed);
+        let (_, at) = answer_beside((10, ConnectionScript::floods()), seed % 2 == 0, seed);
         assert!(at < Duration::from_secs(5), "seed {seed}: {at:?}");
     }
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 #[cfg(test)]
 use super::script::Hearing;
 use super::script::{Moods, Script, chance};
-use super::shelf::Shelf;
+use super::shelf::SimulatedFiles;
 use super::socket::{SimulatedSocket, Taken};
 use crate::engine::simulated::view::View;
 use crate::engine::worker::blocking_pool::BlockingPool;
@@ -109,7 +109,7 @@ pub(super) struct World {
     /// How much later than it asked the loop was woken.
     pub(super) slack: Duration,
     pub(super) moods: Moods,
-    pub(super) shelf: Shelf,
+    pub(super) shelf: SimulatedFiles,
     pub(super) policy: Arc<Policy>,
     /// Has no threads: jobs wait here until the world runs them.
     pub(super) blocking_pool: Arc<BlockingPool>,
@@ -158,7 +158,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(rng: Rng, shelf: Shelf, script: &Script, trace: bool) -> Self {
+    pub(super) fn new(rng: Rng, shelf: SimulatedFiles, script: &Script, trace: bool) -> Self {
         let start = Instant::now();
         let woken = Arc::new(AtomicBool::new(false));
         let wake = woken.clone();

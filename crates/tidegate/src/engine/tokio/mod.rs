@@ -46,7 +46,7 @@ use super::worker::queue_writer::{Write, write_next};
 use super::worker::registry::{AcceptStep, Caller, ConnectionRegistry, RegistrySlot};
 use super::worker::threads::{self, STACK_BYTES};
 use super::{Availability, Engine, EngineConfig, EngineHandle, Model};
-use crate::fastpath::{self, Begun, Outcome, Rendezvous, Transports};
+use crate::fastpath::{self, Begun, HandshakeOutcome, Rendezvous, Transports};
 use crate::policy::accept::Admission;
 use crate::policy::sends::MAIL_QUANTUM;
 use crate::proto::dial::DialRequest;
@@ -75,7 +75,7 @@ impl Engine for Leaf {
             config
                 .listener
                 .take()
-                .map(|listener| Front::of(&listener).map(|front| (front, listener)))
+                .map(|listener| TokioListener::of(&listener).map(|front| (front, listener)))
                 .transpose()?
         };
         let control = ControlThread::new(config.policy.mail_queue);
@@ -85,8 +85,8 @@ impl Engine for Leaf {
             let (registry, duty) = (registry.clone(), registry.begin_accepting());
             runtime.spawn(async move {
                 match front {
-                    Front::Tcp(listener) => accept_all(registry, listener, same).await,
-                    Front::Unix(listener) => accept_all(registry, listener, same).await,
+                    TokioListener::Tcp(listener) => accept_all(registry, listener, same).await,
+                    TokioListener::Unix(listener) => accept_all(registry, listener, same).await,
                 }
                 drop(duty);
             });
@@ -143,12 +143,12 @@ fn build(threads: usize) -> io::Result<Runtime> {
 }
 
 /// A listener as the library has it.
-enum Front {
+enum TokioListener {
     Tcp(TcpListener),
     Unix(local::LocalListener),
 }
 
-impl Front {
+impl TokioListener {
     fn of(listener: &Listener) -> io::Result<Self> {
         listener.set_blocking(Blocking::Never)?;
         Ok(if listener.local_addr()?.is_unix() {
@@ -339,8 +339,8 @@ async fn connect_with_offer(
             let timeout = transports.fast_path.map_or(Duration::ZERO, |fast| fast.handshake_timeout);
             local::answered(&handshake, timeout).await?;
             match handshake.settle(transports) {
-                Outcome::Link(link) => return local::over(link).map(Ok),
-                Outcome::Plain(stream) => stream,
+                HandshakeOutcome::Link(link) => return local::over(link).map(Ok),
+                HandshakeOutcome::Plain(stream) => stream,
             }
         }
     };

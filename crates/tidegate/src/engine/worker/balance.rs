@@ -55,7 +55,7 @@ impl ThreadPlaces {
 }
 
 /// The I/O threads of a server or client as they see each other.
-pub(crate) struct Balance {
+pub(crate) struct ThreadBalance {
     workers: Box<[ThreadPlaces]>,
     /// The fewest connections that a thread with room was given, when this was last looked at.
     fewest: AtomicU64,
@@ -65,7 +65,7 @@ pub(crate) struct Balance {
     gone: AtomicUsize,
 }
 
-impl Balance {
+impl ThreadBalance {
     /// For threads behind these gates, of which the first are `started` now; none has room yet.
     pub(crate) fn new(command_queues: &[Arc<CommandQueue>], started: usize) -> Self {
         Self {
@@ -215,9 +215,9 @@ impl Balance {
 mod tests {
     use super::*;
 
-    fn balance(threads: usize, share: usize) -> Balance {
+    fn balance(threads: usize, share: usize) -> ThreadBalance {
         let command_queues: Vec<_> = (0..threads).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
-        let balance = Balance::new(&command_queues, threads);
+        let balance = ThreadBalance::new(&command_queues, threads);
         (0..threads).for_each(|thread| balance.set_share(thread, share, usize::MAX));
         balance
     }

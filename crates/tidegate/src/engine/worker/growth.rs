@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use super::balance::Balance;
+use super::balance::ThreadBalance;
 use super::command_queue::Command;
 use crate::policy::{Policy, PolicyError, accept};
 use crate::stats::Counters;
@@ -26,7 +26,7 @@ pub(super) type Start =
 
 /// The threads of a server that are started as connections come.
 pub(crate) struct Growth {
-    balance: Arc<Balance>,
+    balance: Arc<ThreadBalance>,
     /// Connections that one thread may have, and those that each of them may dial.
     each: usize,
     dials: usize,
@@ -46,7 +46,7 @@ struct GrowthState {
 impl Growth {
     pub(super) fn new(
         start: Start,
-        balance: Arc<Balance>,
+        balance: Arc<ThreadBalance>,
         (each, dials): (usize, usize),
         places: usize,
         policy: Arc<Policy>,
@@ -178,7 +178,7 @@ mod tests {
             let handle = std::thread::spawn(move || answer.send(outcome).expect("somebody waits for it"));
             Ok(Starting { handle, ready })
         });
-        Growth::new(start, Arc::new(Balance::new(&queues, 2)), (EACH, 0), 5, Arc::new(policy))
+        Growth::new(start, Arc::new(ThreadBalance::new(&queues, 2)), (EACH, 0), 5, Arc::new(policy))
     }
 
     fn accepted(growth: &Arc<Growth>, open: usize) -> usize {

@@ -45,7 +45,7 @@ use crate::fastpath::{Rendezvous, Transports};
 use crate::policy::{Policy, accept};
 use crate::proto::erased::ErasedService;
 use crate::stats::{Counters, Writers};
-use balance::Balance;
+use balance::ThreadBalance;
 use blocking_pool::BlockingPool;
 use command_queue::{Command, CommandQueue};
 use growth::{Growth, Start, Starting};
@@ -98,7 +98,7 @@ pub(crate) struct WorkerContext {
     pub(crate) total: Arc<AtomicUsize>,
     pub(crate) peak: Arc<Peak>,
     /// The threads as they see each other.
-    pub(crate) balance: Arc<Balance>,
+    pub(crate) balance: Arc<ThreadBalance>,
     pub(crate) growth: Option<Arc<Growth>>,
     /// Connections this thread may have open, beside those that its sessions dial.
     pub(crate) share: usize,
@@ -221,7 +221,7 @@ impl EngineConfig {
         &self,
         index: usize,
         command_queue: Arc<CommandQueue>,
-        balance: &Arc<Balance>,
+        balance: &Arc<ThreadBalance>,
         threads: usize,
     ) -> WorkerContext {
         let mut worker = WorkerContext {
@@ -269,7 +269,7 @@ impl EngineConfig {
             counters: Counters::sets(places, Writers::One),
             ..EngineHandle::default()
         };
-        let balance = Arc::new(Balance::new(&started.command_queues, first));
+        let balance = Arc::new(ThreadBalance::new(&started.command_queues, first));
         let (config, shared, counters) = (self.clone(), shared.clone(), started.counters.clone());
         let (queues, balances) = (started.command_queues.clone(), balance.clone());
         let start: Start = Arc::new(move |index, policy, growth| {

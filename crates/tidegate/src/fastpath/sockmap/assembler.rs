@@ -20,7 +20,7 @@ pub(super) enum Register {
 /// Helper functions of the kernel (`enum bpf_func_id`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub(super) enum Call {
+pub(super) enum HelperFunction {
     MapLookup = 1,
     MapUpdate = 2,
     MapDelete = 3,
@@ -31,7 +31,7 @@ pub(super) enum Call {
 
 /// A jump target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Label(usize);
+pub(super) struct JumpLabel(usize);
 
 // Operation codes: class, width, operation.
 const LDX_W: u8 = 0x61;
@@ -54,7 +54,7 @@ const EXIT: u8 = 0x95;
 pub(super) struct Code {
     done: Vec<(u8, u8, u8, i16, i32)>,
     /// Instructions that jump, and their targets.
-    jumps: Vec<(usize, Label)>,
+    jumps: Vec<(usize, JumpLabel)>,
     /// Positions of labels.
     labels: Vec<usize>,
 }
@@ -65,30 +65,30 @@ impl Code {
     }
 
     /// Creates a label to be placed once, later.
-    pub(super) fn label(&mut self) -> Label {
+    pub(super) fn label(&mut self) -> JumpLabel {
         self.labels.push(usize::MAX);
-        Label(self.labels.len() - 1)
+        JumpLabel(self.labels.len() - 1)
     }
 
     /// Places the label at the next instruction.
-    pub(super) fn set(&mut self, label: Label) {
+    pub(super) fn set(&mut self, label: JumpLabel) {
         self.labels[label.0] = self.done.len();
     }
 
-    fn jump_with(&mut self, code: u8, register: u8, value: i32, label: Label) {
+    fn jump_with(&mut self, code: u8, register: u8, value: i32, label: JumpLabel) {
         self.jumps.push((self.done.len(), label));
         self.push(code, register, 0, 0, value);
     }
 
-    pub(super) fn jump(&mut self, label: Label) {
+    pub(super) fn jump(&mut self, label: JumpLabel) {
         self.jump_with(JA, 0, 0, label);
     }
 
-    pub(super) fn jump_if_equal(&mut self, register: Register, value: i32, label: Label) {
+    pub(super) fn jump_if_equal(&mut self, register: Register, value: i32, label: JumpLabel) {
         self.jump_with(JEQ_IMM, register as u8, value, label);
     }
 
-    pub(super) fn jump_if_not(&mut self, register: Register, value: i32, label: Label) {
+    pub(super) fn jump_if_not(&mut self, register: Register, value: i32, label: JumpLabel) {
         self.jump_with(JNE_IMM, register as u8, value, label);
     }
 
@@ -145,7 +145,7 @@ impl Code {
         self.push(TO_BE, register as u8, 0, 0, 32);
     }
 
-    pub(super) fn call(&mut self, function: Call) {
+    pub(super) fn call(&mut self, function: HelperFunction) {
         self.push(CALL, 0, 0, 0, function as i32);
     }
 

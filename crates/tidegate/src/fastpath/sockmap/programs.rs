@@ -11,7 +11,7 @@
 
 use tidegate_os::bpf::Instruction;
 
-use super::assembler::{Call, Code, Label, Register};
+use super::assembler::{Code, HelperFunction, JumpLabel, Register};
 
 /// Key of a socket: local and remote address (IPv4 as `::ffff:a.b.c.d`, so that both ends agree), local and remote port
 /// in network order, and the network namespace, because the same addresses may exist in another one.
@@ -45,7 +45,7 @@ const TO_INPUT: i32 = 1;
 const PASS: i32 = 1;
 
 /// Offsets of addresses in a context; ports follow one another.
-struct Fields {
+struct AddressOffsets {
     family: i16,
     far4: i16,
     near4: i16,
@@ -56,14 +56,14 @@ struct Fields {
 }
 
 /// `struct bpf_sock_ops`
-const SOCK_OPS: Fields =
-    Fields { family: 20, far4: 24, near4: 28, far6: 32, near6: 48, far_port: 64, near_port: 68 };
+const SOCK_OPS: AddressOffsets =
+    AddressOffsets { family: 20, far4: 24, near4: 28, far6: 32, near6: 48, far_port: 64, near_port: 68 };
 const OPS_OP: i16 = 0;
 const OPS_DATA_SEGMENTS_OUT: i16 = 152;
 
 /// `struct sk_msg_md`
-const SK_MSG: Fields =
-    Fields { family: 16, far4: 20, near4: 24, far6: 28, near6: 44, far_port: 60, near_port: 64 };
+const SK_MSG: AddressOffsets =
+    AddressOffsets { family: 16, far4: 20, near4: 24, far6: 28, near6: 44, far_port: 60, near_port: 64 };
 
 /// The *follow* program. `sockets` and `directions` are the indexes of the maps.
 pub(super) fn follow(sockets: i32, directions: i32) -> Vec<Instruction> {
@@ -83,7 +83,7 @@ pub(super) fn follow(sockets: i32, directions: i32) -> Vec<Instruction> {
     for key in [NEAR_KEY, FAR_KEY] {
         code.map(Register::R1, directions);
         code.point(Register::R2, key);
-        code.call(Call::MapDelete);
+        code.call(HelperFunction::MapDelete);
     }
     code.jump(out);
     code.set(established);
@@ -94,7 +94,7 @@ pub(super) fn follow(sockets: i32, directions: i32) -> Vec<Instruction> {
     code.map(Register::R2, sockets);
     code.point(Register::R3, NEAR_KEY);
     code.put(Register::R4, ANY);
-    code.call(Call::SockHashUpdate);
+    code.call(HelperFunction::SockHashUpdate);
     code.jump_if_not(Register::R0, 0, out); // full
     decide(&mut code, directions, NEAR_KEY, MAPPED);
     code.set(out);
@@ -122,7 +122,7 @@ pub(super) fn carry(sockets: i32, directions: i32) -> Vec<Instruction> {
     code.map(Register::R2, sockets);
     code.point(Register::R3, FAR_KEY);
     code.put(Register::R4, TO_INPUT);
-    code.call(Call::MsgRedirectHash); // if the other end is gone, nothing is counted and TCP reports it
+    code.call(HelperFunction::MsgRedirectHash); // if the other end is gone, nothing is counted and TCP reports it
     code.set(out);
     code.end(PASS);
     code.assemble()
@@ -130,7 +130,7 @@ pub(super) fn carry(sockets: i32, directions: i32) -> Vec<Instruction> {
 
 /// Writes the keys of this socket and of the other end, or one of them. Sockets that are neither IPv4 nor IPv6 jump to
 /// `other`. Register 6 is the context.
-fn keys(code: &mut Code, at: &Fields, which: &[i16], other: Label) {
+fn keys(code: &mut Code, at: &AddressOffsets, which: &[i16], other: JumpLabel) {
     // A key, with the offsets of its local and remote parts as seen from this socket.
     let places: Vec<_> =
         which.iter().map(|&key| if key == NEAR_KEY { (key, 0, FAR) } else { (key, FAR, 0) }).collect();
@@ -171,7 +171,7 @@ fn keys(code: &mut Code, at: &Fields, which: &[i16], other: Label) {
         code.keep(key + PORTS + far / 4, Register::R3);
     }
     code.copy(Register::R1, Register::R6);
-    code.call(Call::NetnsCookie);
+    code.call(HelperFunction::NetnsCookie);
     for &(key, ..) in &places {
         code.keep_long(key + NAMESPACE, Register::R0);
     }
@@ -180,7 +180,7 @@ fn keys(code: &mut Code, at: &Fields, which: &[i16], other: Label) {
 fn look_up(code: &mut Code, directions: i32, key: i16) {
     code.map(Register::R1, directions);
     code.point(Register::R2, key);
-    code.call(Call::MapLookup);
+    code.call(HelperFunction::MapLookup);
 }
 
 /// Decides the route of a direction, unless it is decided.
@@ -192,7 +192,7 @@ fn decide(code: &mut Code, directions: i32, key: i16, how: i32) {
     code.point(Register::R2, key);
     code.point(Register::R3, DIRECTION);
     code.put(Register::R4, IF_NEW);
-    code.call(Call::MapUpdate);
+    code.call(HelperFunction::MapUpdate);
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use super::{Close, Completion, HandOn, Kind, Setup, Uring, key};
 use crate::engine::capacity;
 use crate::engine::readiness::Settled;
 use crate::engine::worker::rings::{AwakeLinks, Look, WaitMode};
-use crate::fastpath::{self, Begun, Handshake, MemoryLink, Outcome, Rendezvous, Transports};
+use crate::fastpath::{self, Begun, Handshake, HandshakeOutcome, MemoryLink, Rendezvous, Transports};
 use crate::proto::Token;
 use crate::service::Dial;
 
@@ -335,8 +335,8 @@ impl Uring {
     pub(super) fn settle_offer(&mut self, token: Token, socket: &mut RingSocket) -> io::Result<Settled> {
         match std::mem::replace(socket, RingSocket::Nothing) {
             RingSocket::Handshaking(offer) => match offer.handshake.settle(&self.sharing.transports) {
-                Outcome::Link(link) => *socket = link.into(),
-                Outcome::Plain(stream) => {
+                HandshakeOutcome::Link(link) => *socket = link.into(),
+                HandshakeOutcome::Plain(stream) => {
                     *socket = self.connecting(token, OwnedFd::from(stream).into()); // it may still be connecting
                     return Ok(Settled::Waits);
                 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::{
-    Ask, Buffer, NOWHERE, Operation, OperationKind, Receives, Request, SimPort, SimUnsent, SlotOrder,
+    Ask, Buffer, NOWHERE, Operation, OperationKind, Receives, SimPort, SimUnsent, SlotOrder, Submission,
 };
 use crate::engine::completion::Completion;
 use crate::engine::simulated::socket::{SocketState, Taken, address};
@@ -307,7 +307,7 @@ impl SimPort {
     /// Sends behind one that was not taken whole are not taken at all.
     fn return_sends(&mut self, token: Token) {
         let asked = self.requests.iter_mut().filter_map(|request| match request {
-            Request::Start(operation) => Some(operation),
+            Submission::Start(operation) => Some(operation),
             _ => None,
         });
         for operation in self.operations.iter_mut().chain(asked).filter(|other| other.token == token) {

@@ -23,7 +23,7 @@ use crate::engine::simulated::socket::{LOCAL, SocketState, id_of};
 use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{Happening, World, with};
 use crate::policy::Policy;
-use crate::proto::queue::{Files, Pieces};
+use crate::proto::queue::{FileSending, Pieces};
 use crate::proto::{Direction, NextStep, PermitState, Receive, Sequence, Token};
 use crate::service::Dial;
 
@@ -97,7 +97,7 @@ struct Operation {
 
 /// What is handed over with the next wait, in this order.
 #[derive(Debug)]
-enum Request {
+enum Submission {
     Start(Operation),
     StopAccepting,
     StopReceiving(Token),
@@ -133,7 +133,7 @@ const SLACK: usize = 64;
 
 /// A simulated kernel queue.
 pub(super) struct SimPort {
-    requests: Vec<Request>,
+    requests: Vec<Submission>,
     operations: Vec<Operation>,
     /// What the kernel has not got to yet.
     orders: Vec<SlotOrder>,
@@ -194,7 +194,7 @@ impl CompletionDriver for SimPort {
         Some(LOCAL)
     }
 
-    fn files(&self) -> Files {
+    fn files(&self) -> FileSending {
         with(|world| world.shelf.files)
     }
 
@@ -232,7 +232,7 @@ impl CompletionDriver for SimPort {
 
     fn stop_accepting(&mut self) {
         self.stopping = true;
-        self.requests.push(Request::StopAccepting);
+        self.requests.push(Submission::StopAccepting);
     }
 
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Slot> {
@@ -259,7 +259,7 @@ impl CompletionDriver for SimPort {
 
     fn most_sends(&self) -> usize {
         // What is sent from a file goes in steps of the loop.
-        with(|world| if world.shelf.files == Files::Alone { 1 } else { usize::MAX })
+        with(|world| if world.shelf.files == FileSending::Alone { 1 } else { usize::MAX })
     }
 
     fn may_receive_ahead(&self, _: &Slot) -> bool {
@@ -284,11 +284,11 @@ impl CompletionDriver for SimPort {
             let id = operation.meant;
             with(|world| world.sockets[id].flying.stopping = true);
         }
-        self.requests.push(Request::StopReceiving(token));
+        self.requests.push(Submission::StopReceiving(token));
     }
 
     fn stop_sending(&mut self, token: Token, _: &Slot) {
-        self.requests.push(Request::StopSending(token));
+        self.requests.push(Submission::StopSending(token));
     }
 
     fn stop(&mut self, token: Token, socket: &Slot, how: Close) -> u32 {
@@ -316,7 +316,7 @@ impl CompletionDriver for SimPort {
             }
         });
         match pieces {
-            Pieces::File { range, .. } if self.files() == Files::Alone => {
+            Pieces::File { range, .. } if self.files() == FileSending::Alone => {
                 self.start_file(token, socket, range)
             }
             pieces => self.start_send(token, sequence, socket, flat(&pieces), false),
@@ -515,7 +515,7 @@ impl SimPort {
         let (slot, meant) = socket.map_or((NOWHERE, NOWHERE), |socket| (socket.number, socket.id));
         let (id, cancelled, over) = (NOWHERE, false, false);
         let operation = Operation { kind, token, sequence, slot, meant, id, not_before, cancelled, over };
-        self.requests.push(Request::Start(operation));
+        self.requests.push(Submission::Start(operation));
     }
 
     fn order(&mut self, token: Token, socket: &Slot, what: Ask) {
@@ -524,7 +524,7 @@ impl SimPort {
             world.not_before(late)
         });
         let order = SlotOrder { token, slot: socket.number, meant: socket.id, what, not_before };
-        self.requests.push(Request::Order(order));
+        self.requests.push(Submission::Order(order));
     }
 
     fn start_receive(&mut self, token: Token, sequence: Sequence, socket: &Slot, what: Receives) {
@@ -577,7 +577,7 @@ impl SimPort {
 
     fn operation(&self, token: Token) -> Option<&Operation> {
         let asked = self.requests.iter().filter_map(|request| match request {
-            Request::Start(operation) => Some(operation),
+            Submission::Start(operation) => Some(operation),
             _ => None,
         });
         self.operations
@@ -590,11 +590,11 @@ impl SimPort {
         for request in std::mem::take(&mut self.requests) {
             world.note(|| format!("  handed over: {request:?}"));
             match request {
-                Request::Start(operation) => {
+                Submission::Start(operation) => {
                     self.operations.push(operation);
                     self.accept_at_once(world);
                 }
-                Request::StopAccepting => {
+                Submission::StopAccepting => {
                     // One that is just being carried out is not found (`io_uring_prep_cancel(3)`), and waits on.
                     let misses = world.moods.loses / 4;
                     for operation in &mut self.operations {
@@ -602,18 +602,18 @@ impl SimPort {
                         operation.cancelled |= accepts && !world.chance(misses);
                     }
                 }
-                Request::StopReceiving(token) => {
+                Submission::StopReceiving(token) => {
                     let receives =
                         |o: &Operation| o.token == token && matches!(o.kind, OperationKind::Receive(_));
                     self.operations.iter_mut().filter(|o| receives(o)).for_each(|o| o.cancelled = true);
                 }
-                Request::StopSending(token) => {
+                Submission::StopSending(token) => {
                     let sends =
                         |o: &Operation| o.token == token && matches!(o.kind, OperationKind::Send { .. });
                     let found = self.cancel(world, sends) > 0;
                     self.completed.push_back((None, Completion::StoppedSending { token, found }));
                 }
-                Request::Order(order) => self.orders.push(order),
+                Submission::Order(order) => self.orders.push(order),
             }
         }
     }

@@ -7,14 +7,14 @@ use super::super::admission::tests::config;
 use super::super::growth::{Growth, Start, Starting};
 use super::*;
 use crate::engine::CommandQueue;
-use crate::engine::worker::balance::Balance;
+use crate::engine::worker::balance::ThreadBalance;
 use crate::engine::worker::permits::ConnectionPermits;
 
 #[test]
 fn connections_of_a_thread_that_is_gone_take_no_places() {
     let config = config(Policy { max_connections: 100, ..Policy::default() });
     let queues: Vec<_> = (0..2).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
-    let balance = Arc::new(Balance::new(&queues, 2));
+    let balance = Arc::new(ThreadBalance::new(&queues, 2));
     let start = |index: usize| {
         let worker = config.worker(index, queues[index].clone(), &balance, 2);
         LoopState::new(worker, usize::MAX, Instant::now())
@@ -55,7 +55,7 @@ fn a_higher_limit_starts_a_thread_where_all_that_run_are_full() {
     let limit = |max_connections| Arc::new(Policy { max_connections, ..Policy::default() });
     let config = config(Policy::clone(&limit(50)));
     let queues: Vec<_> = (0..5).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
-    let balance = Arc::new(Balance::new(&queues, 2));
+    let balance = Arc::new(ThreadBalance::new(&queues, 2));
     let start: Start = Arc::new(|_, _, _| {
         let (answer, ready) = mpsc::channel();
         let handle = std::thread::spawn(move || answer.send(Ok(())).expect("somebody waits for it"));
@@ -77,7 +77,7 @@ fn a_higher_limit_starts_a_thread_where_all_that_run_are_full() {
 fn who_is_gone_does_not_stay_in_the_list_of_those_with_permits() {
     let policy = Policy { max_receiving: NonZeroUsize::new(2), ..Policy::default() };
     let queue = Arc::new(CommandQueue::new(1, || {}));
-    let balance = Arc::new(Balance::new(std::slice::from_ref(&queue), 1));
+    let balance = Arc::new(ThreadBalance::new(std::slice::from_ref(&queue), 1));
     let worker = config(policy).worker(0, queue, &balance, 1);
     let mut state = LoopState::new(worker, usize::MAX, Instant::now());
     let permits = &mut state.permits;
