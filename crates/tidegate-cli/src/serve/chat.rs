@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use tidegate::Policy;
-use tidegate_services::http::access::{Host, Origin};
+use tidegate_services::http::access::{Host, WebOrigin};
 use tidegate_services::http::{Access, AccessError};
 use tidegate_services::{Chat, ChatLimits};
 
@@ -61,14 +61,14 @@ pub(super) struct ChatArgs {
     /// An origin, such as `https://www.example`, whose pages may join besides the server's own, or * for any; may be
     /// given several times.
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
-    allow_origin: Vec<Origin>,
+    allow_origin: Vec<WebOrigin>,
     #[command(flatten)]
     nodes: NodesArgs,
     #[command(flatten)]
     pub(super) how: How,
 }
 
-fn origin(text: &str) -> Result<Origin, String> {
+fn origin(text: &str) -> Result<WebOrigin, String> {
     text.parse().map_err(|e: AccessError| e.to_string())
 }
 

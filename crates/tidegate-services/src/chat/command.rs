@@ -4,7 +4,7 @@ use crate::text::is_control;
 
 /// A parsed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Command<'a> {
+pub(super) enum ChatCommand<'a> {
     /// To say something in its room.
     Say(&'a str),
     Join {
@@ -28,15 +28,15 @@ pub(super) const HELP: &str = "/join ROOM [NICK] · /nick NICK · /who · /leave
     // for a leading /";
 
 /// Parses a line without its line feed. The error is shown to the member.
-pub(super) fn parse(line: &str) -> Result<Command<'_>, &'static str> {
+pub(super) fn parse(line: &str) -> Result<ChatCommand<'_>, &'static str> {
     if !is_text(line) {
         return Err("control characters, also those of text direction, are not allowed");
     }
     let Some(command) = line.strip_prefix('/') else {
-        return Ok(if line.trim().is_empty() { Command::Nothing } else { Command::Say(line) });
+        return Ok(if line.trim().is_empty() { ChatCommand::Nothing } else { ChatCommand::Say(line) });
     };
     if command.starts_with('/') {
-        return Ok(Command::Say(command));
+        return Ok(ChatCommand::Say(command));
     }
     let mut words = command.split_whitespace();
     let (verb, first, second) = (words.next(), words.next(), words.next());
@@ -46,15 +46,15 @@ pub(super) fn parse(line: &str) -> Result<Command<'_>, &'static str> {
     match (verb, first, second) {
         (Some("join"), Some(room), nick) => {
             let nick = nick.map(name).transpose()?;
-            Ok(Command::Join { room: name(room)?, nick })
+            Ok(ChatCommand::Join { room: name(room)?, nick })
         }
         (Some("join"), None, _) => Err("name a room: /join ROOM [NICK]"),
-        (Some("nick"), Some(nick), None) => Ok(Command::Nick(name(nick)?)),
+        (Some("nick"), Some(nick), None) => Ok(ChatCommand::Nick(name(nick)?)),
         (Some("nick"), ..) => Err("one nickname: /nick NICK"),
-        (Some("leave"), None, _) => Ok(Command::Leave),
-        (Some("who"), None, _) => Ok(Command::Who),
-        (Some("help"), None, _) => Ok(Command::Help),
-        (Some("quit"), None, _) => Ok(Command::Quit),
+        (Some("leave"), None, _) => Ok(ChatCommand::Leave),
+        (Some("who"), None, _) => Ok(ChatCommand::Who),
+        (Some("help"), None, _) => Ok(ChatCommand::Help),
+        (Some("quit"), None, _) => Ok(ChatCommand::Quit),
         _ => Err("no such command; /help lists them, and // begins a message with a /"),
     }
 }
@@ -80,18 +80,18 @@ mod tests {
     #[test]
     fn lines_are_commands_or_something_to_say() {
         for (line, command) in [
-            ("hello", Command::Say("hello")),
-            (" hello /join x", Command::Say(" hello /join x")),
-            ("//join x", Command::Say("/join x")),
-            ("", Command::Nothing),
-            (" \t", Command::Nothing),
-            ("/join tide", Command::Join { room: "tide", nick: None }),
-            ("/join  tide  jörg.2 ", Command::Join { room: "tide", nick: Some("jörg.2") }),
-            ("/nick 潮", Command::Nick("潮")),
-            ("/who", Command::Who),
-            ("/leave", Command::Leave),
-            ("/help", Command::Help),
-            ("/quit", Command::Quit),
+            ("hello", ChatCommand::Say("hello")),
+            (" hello /join x", ChatCommand::Say(" hello /join x")),
+            ("//join x", ChatCommand::Say("/join x")),
+            ("", ChatCommand::Nothing),
+            (" \t", ChatCommand::Nothing),
+            ("/join tide", ChatCommand::Join { room: "tide", nick: None }),
+            ("/join  tide  jörg.2 ", ChatCommand::Join { room: "tide", nick: Some("jörg.2") }),
+            ("/nick 潮", ChatCommand::Nick("潮")),
+            ("/who", ChatCommand::Who),
+            ("/leave", ChatCommand::Leave),
+            ("/help", ChatCommand::Help),
+            ("/quit", ChatCommand::Quit),
         ] {
             assert_eq!(parse(line), Ok(command), "{line:?}");
         }

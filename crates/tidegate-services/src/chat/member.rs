@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate::{Mail, Mailbox, Outbox, Recipient};
 
-use super::command::{self, Command, HELP};
+use super::command::{self, ChatCommand, HELP};
 use super::counters::add;
 use super::limits::ChatLimits;
-use super::pace::Pace;
+use super::pace::TokenBucket;
 use super::registry::RoomRegistry;
-use super::room::{News, Notice, Room, RoomFault};
+use super::room::{Notice, NumberedEvent, Room, RoomFault};
 use crate::websocket::frame::{SharedText, send_text};
 
 /// The member's protocol.
@@ -38,7 +38,7 @@ pub(super) struct Member {
     speaks: Speaks,
     nick: Option<Arc<str>>,
     membership: Option<Membership>,
-    pace: Pace,
+    pace: TokenBucket,
     /// It is paused until its own messages arrive; see [`Member::takes_more`].
     listens: bool,
 }
@@ -74,7 +74,7 @@ impl Recipient for Member {
 
 impl Member {
     pub(super) fn new(registry: Arc<RoomRegistry>, speaks: Speaks) -> Self {
-        Self { registry, speaks, nick: None, membership: None, pace: Pace::default(), listens: false }
+        Self { registry, speaks, nick: None, membership: None, pace: TokenBucket::default(), listens: false }
     }
 
     /// Whether its next line is accepted now. Messages reach members as mail and only then their outboxes, so full
@@ -106,7 +106,7 @@ impl Member {
         }
         let done = match command::parse(line) {
             Err(why) => Err(why.to_owned()),
-            Ok(Command::Quit) => return Next::Quits,
+            Ok(ChatCommand::Quit) => return Next::Quits,
             Ok(command) => self.obey(command, out),
         };
         if let Err(why) = done {
@@ -120,11 +120,11 @@ impl Member {
         self.send_line("! not valid UTF-8", out);
     }
 
-    fn obey(&mut self, command: Command<'_>, out: &mut Outbox<'_>) -> Result<(), String> {
+    fn obey(&mut self, command: ChatCommand<'_>, out: &mut Outbox<'_>) -> Result<(), String> {
         let text = |fault: RoomFault| fault.to_string();
         match command {
-            Command::Nothing | Command::Quit => Ok(()),
-            Command::Say(said) => {
+            ChatCommand::Nothing | ChatCommand::Quit => Ok(()),
+            ChatCommand::Say(said) => {
                 let (nick, membership) = self.whereabouts()?;
                 let number = membership.room.say(nick, said, &self.registry.limits).map_err(text)?;
                 add(&self.registry.counters.messages);
@@ -134,20 +134,20 @@ impl Member {
                 }
                 Ok(())
             }
-            Command::Join { room, nick } => self.join(room, nick, out).map_err(text),
-            Command::Nick(nick) => self.rename(nick, out).map_err(text),
-            Command::Leave => {
+            ChatCommand::Join { room, nick } => self.join(room, nick, out).map_err(text),
+            ChatCommand::Nick(nick) => self.rename(nick, out).map_err(text),
+            ChatCommand::Leave => {
                 self.whereabouts()?;
                 self.leave();
                 self.send_line("= left", out);
                 Ok(())
             }
-            Command::Who => {
+            ChatCommand::Who => {
                 let census = self.whereabouts()?.1.room.census(self.registry.limits.announced);
                 self.send_line(&format!("= {} here: {}", census.members, census.nicks.join(" ")), out);
                 Ok(())
             }
-            Command::Help => {
+            ChatCommand::Help => {
                 self.send_line(&format!("= {HELP}"), out);
                 Ok(())
             }
@@ -201,7 +201,7 @@ impl Member {
     /// Handles an event of its room.
     pub(super) fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Next {
         let (Mail::Group(mail), Some(membership)) = (mail, &mut self.membership) else { return Next::Stays };
-        let text = if let Some(news) = mail.downcast_ref::<News>() {
+        let text = if let Some(news) = mail.downcast_ref::<NumberedEvent>() {
             // Mail sent before it left a room or joined may arrive late.
             if news.room != membership.room.id() || news.number <= membership.seen {
                 return Next::Stays;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 /// A token bucket that stores one time: until when the lines so far are paid for (the generic cell rate algorithm,
 /// ITU-T I.371, annex A).
 #[derive(Debug, Default)]
-pub(super) struct Pace(Option<Instant>);
+pub(super) struct TokenBucket(Option<Instant>);
 
-impl Pace {
+impl TokenBucket {
     /// Whether one more line is within the rate; if so, counts it.
     pub(super) fn allows(&mut self, per_s: Option<NonZeroU32>, burst: NonZeroU32, now: Instant) -> bool {
         let Some(per_s) = per_s else { return true };
@@ -30,9 +30,9 @@ mod tests {
     #[test]
     fn a_burst_and_then_the_rate() {
         let (rate, burst) = (NonZeroU32::new(10), NonZeroU32::new(3).unwrap());
-        let mut pace = Pace::default();
+        let mut pace = TokenBucket::default();
         let start = Instant::now();
-        let said = |pace: &mut Pace, ms| pace.allows(rate, burst, start + Duration::from_millis(ms));
+        let said = |pace: &mut TokenBucket, ms| pace.allows(rate, burst, start + Duration::from_millis(ms));
         assert!(said(&mut pace, 0) && said(&mut pace, 0) && said(&mut pace, 0));
         assert!(!said(&mut pace, 0) && !said(&mut pace, 99));
         assert!(said(&mut pace, 100));

@@ -14,7 +14,7 @@ use crate::websocket::frame::SharedText;
 
 /// One event of a room, as delivered to its members.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct NumberedEvent {
     pub(super) room: u64,
     /// Its number: one more than that of the previous event.
     pub(super) number: u64,
@@ -59,7 +59,7 @@ struct RoomState {
     group: Group,
     /// Sorted, so that lists are readable and deterministic.
     nicks: BTreeSet<Arc<str>>,
-    history: VecDeque<Arc<News>>,
+    history: VecDeque<Arc<NumberedEvent>>,
     history_bytes: usize,
     /// The state shared with other nodes, if federated.
     remote: Option<RemoteRoom>,
@@ -71,7 +71,7 @@ pub(super) struct Welcome {
     pub(super) members: usize,
     /// Events up to this number are in the history, or are not shown to new members.
     pub(super) last: u64,
-    pub(super) history: Vec<Arc<News>>,
+    pub(super) history: Vec<Arc<NumberedEvent>>,
 }
 
 /// The members of a room.
@@ -330,7 +330,7 @@ impl RoomState {
     fn publish(&mut self, room: u64, happened: &Happened, limits: &ChatLimits) -> Result<(), RoomFault> {
         let number = self.last + 1;
         let text = SharedText::new(&format!("#{number} {}", happened.text));
-        let news = Arc::new(News { room, number, text });
+        let news = Arc::new(NumberedEvent { room, number, text });
         self.group.send(news.clone()).map_err(|_| RoomFault::Busy)?;
         self.last = number;
         if happened.said {
@@ -344,7 +344,7 @@ impl RoomState {
         self.group.send(Arc::new(notice)).map_err(|_| RoomFault::Busy)
     }
 
-    fn remember(&mut self, news: Arc<News>, limits: &ChatLimits) {
+    fn remember(&mut self, news: Arc<NumberedEvent>, limits: &ChatLimits) {
         self.history_bytes += news.text.bytes();
         self.history.push_back(news);
         while self.history.len() > limits.history || self.history_bytes > limits.history_bytes {

@@ -6,15 +6,15 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use tidegate::Outbox;
 
-use super::cache::Clock;
+use super::cache::HttpDate;
 use super::coding::quality;
 use super::conditions::{Asked, Preconditions, verdict};
-use super::range::{Part, WantedRange, wanted};
+use super::range::{ByteRange, WantedRange, wanted};
 use super::store::{Content, Document, Variant};
 use super::transfer::{Segment, Transfer};
 use crate::http::answer::{http_date, refusal, said};
 use crate::http::fault::Status;
-use crate::http::head::Connection;
+use crate::http::head::Persistence;
 use crate::http::session::Request;
 
 /// Responds with a document. Content that is not in memory is left to be transferred.
@@ -22,7 +22,7 @@ use crate::http::session::Request;
 pub(super) fn answer(
     document: &mut Document,
     request: &Request<'_>,
-    clock: &Clock,
+    clock: &HttpDate,
     out: &mut Outbox<'_>,
 ) -> Option<Transfer> {
     let asked = Asked::of(request.spoken.fields);
@@ -30,7 +30,7 @@ pub(super) fn answer(
     let varies = document.variants.len() > 1;
     let variant = document.variants.get_mut(picked)?;
     let plain = !asked.conditional && asked.range.is_none() && !request.head_only;
-    if plain && request.connection == Connection::Persists {
+    if plain && request.connection == Persistence::Persists {
         if let Some((second, whole)) = &variant.whole
             && *second == clock.second
         {
@@ -72,7 +72,7 @@ struct ResponseHead<'a> {
     varies: bool,
     variant: &'a Variant,
     request: &'a Request<'a>,
-    clock: &'a Clock,
+    clock: &'a HttpDate,
 }
 
 impl ResponseHead<'_> {
@@ -92,7 +92,9 @@ impl ResponseHead<'_> {
             }
         };
         match range.map_or(WantedRange::Whole, |range| wanted(range, variant.length)) {
-            WantedRange::Whole => self.send(self.whole(), &[Part { first: 0, bytes: variant.length }], out),
+            WantedRange::Whole => {
+                self.send(self.whole(), &[ByteRange { first: 0, bytes: variant.length }], out)
+            }
             WantedRange::Nothing => {
                 let length = format!("Content-Range: bytes */{}\r\n", variant.length);
                 self.refuse(Status::RangeNotSatisfiable, "the range is outside of the file", &length, out);
@@ -144,7 +146,7 @@ impl ResponseHead<'_> {
     }
 
     /// A head and one part; complete if that is in memory.
-    fn send(&self, head: String, parts: &[Part], out: &mut Outbox<'_>) -> Option<Transfer> {
+    fn send(&self, head: String, parts: &[ByteRange], out: &mut Outbox<'_>) -> Option<Transfer> {
         if self.request.head_only {
             out.share(head.into());
             return None;
@@ -158,7 +160,7 @@ impl ResponseHead<'_> {
     }
 
     /// `multipart/byteranges` (RFC 9110, section 14.6).
-    fn multipart(&self, parts: &[Part]) -> Transfer {
+    fn multipart(&self, parts: &[ByteRange]) -> Transfer {
         let boundary = format!("tidegate-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
         let mut transfer = Transfer::new(&self.variant.content);
         let mut length = 0;

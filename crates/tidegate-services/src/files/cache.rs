@@ -27,7 +27,7 @@ pub(super) struct DocumentCache {
     most_files: usize,
     /// How long a document counts as fresh.
     valid: Duration,
-    pub(super) clock: Clock,
+    pub(super) clock: HttpDate,
 }
 
 #[derive(Debug)]
@@ -52,13 +52,13 @@ impl Kept {
 
 /// The date as responses contain it.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub(super) struct HttpDate {
     started: Instant,
     pub(super) second: u64,
     pub(super) date: String,
 }
 
-impl Clock {
+impl HttpDate {
     fn new(now: Instant) -> Self {
         Self { started: second_begun(now), second: 0, date: date_now() }
     }
@@ -83,13 +83,13 @@ impl DocumentCache {
             most_bytes: options.cache_bytes / caches,
             most_files: options.open_files / caches,
             valid: options.valid,
-            clock: Clock::new(Instant::now()),
+            clock: HttpDate::new(Instant::now()),
         }
     }
 
     /// A fresh document, and the date.
     #[inline]
-    pub(super) fn get(&mut self, key: &str, now: Instant) -> Option<(&mut Document, &Clock)> {
+    pub(super) fn get(&mut self, key: &str, now: Instant) -> Option<(&mut Document, &HttpDate)> {
         self.clock.tick(now);
         let kept = self.documents.get_mut(key)?;
         let fresh = now.saturating_duration_since(kept.found) < self.valid;

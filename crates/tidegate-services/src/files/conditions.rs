@@ -85,7 +85,7 @@ pub(super) fn verdict(asked: Asked<'_>, etag: &str, modified: SystemTime) -> Pre
     let modified = whole_seconds(modified);
     let mut if_match = asked.values("if-match").peekable();
     if if_match.peek().is_some() {
-        if !if_match.any(|value| names(value, etag, Comparison::Strong)) {
+        if !if_match.any(|value| names(value, etag, TagComparison::Strong)) {
             return Preconditions::Failed;
         }
     } else if asked.date("if-unmodified-since").is_some_and(|since| modified > since) {
@@ -93,7 +93,7 @@ pub(super) fn verdict(asked: Asked<'_>, etag: &str, modified: SystemTime) -> Pre
     }
     let mut if_none_match = asked.values("if-none-match").peekable();
     if if_none_match.peek().is_some() {
-        if if_none_match.any(|value| names(value, etag, Comparison::Weak)) {
+        if if_none_match.any(|value| names(value, etag, TagComparison::Weak)) {
             return Preconditions::NotModified;
         }
     } else if asked.date("if-modified-since").is_some_and(|since| modified <= since) {
@@ -118,17 +118,17 @@ fn whole_seconds(time: SystemTime) -> SystemTime {
 
 /// How entity tags are compared (RFC 9110, section 8.8.3.2).
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Comparison {
+enum TagComparison {
     Strong,
     Weak,
 }
 
 /// Whether a list of entity tags, or `*`, names this one.
-fn names(value: &[u8], etag: &str, comparison: Comparison) -> bool {
+fn names(value: &[u8], etag: &str, comparison: TagComparison) -> bool {
     let named = |tag: &[u8]| {
         let opaque = match comparison {
-            Comparison::Strong => tag,
-            Comparison::Weak => tag.strip_prefix(b"W/").unwrap_or(tag),
+            TagComparison::Strong => tag,
+            TagComparison::Weak => tag.strip_prefix(b"W/").unwrap_or(tag),
         };
         opaque == etag.as_bytes()
     };

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use crate::http::fault::{Fault, Status};
+use crate::http::fault::{RequestError, Status};
 
 /// Maximum bytes of a target: PATH_MAX.
 const MOST_TARGET_BYTES: usize = 4096;
@@ -50,14 +50,14 @@ pub(super) fn escaped(name: &str) -> String {
 ///
 /// # Errors
 /// It is not a path, escapes from the directory, or is hidden.
-pub fn resource(target: &str) -> Result<Resource<'_>, Fault> {
+pub fn resource(target: &str) -> Result<Resource<'_>, RequestError> {
     if target.len() > MOST_TARGET_BYTES {
         let why = format!("the target is longer than {MOST_TARGET_BYTES} bytes").into();
-        return Err(Fault { status: Status::UriTooLong, why });
+        return Err(RequestError { status: Status::UriTooLong, why });
     }
     let (path, query) = target.find('?').map_or((target, ""), |at| target.split_at(at));
     let Some(path) = path.strip_prefix('/') else {
-        return Err(Fault::bad("the target is not a path (RFC 9112, section 3.2)"));
+        return Err(RequestError::bad("the target is not a path (RFC 9112, section 3.2)"));
     };
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_~/".contains(&b);
     let mut before = b'/';
@@ -71,26 +71,26 @@ pub fn resource(target: &str) -> Result<Resource<'_>, Fault> {
     Ok(Resource { key, query })
 }
 
-fn decoded(path: &str) -> Result<String, Fault> {
+fn decoded(path: &str) -> Result<String, RequestError> {
     let bytes = path.as_bytes();
     for (at, _) in path.match_indices('%') {
         let digits = bytes.get(at + 1..at + 3).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
         match digits {
             None => {
-                return Err(Fault::bad(
+                return Err(RequestError::bad(
                     "a percent sign is not followed by two digits (RFC 3986, section 2.1)",
                 ));
             }
             // An encoded slash must not separate parts.
-            Some([b'2', b'f' | b'F']) => return Err(Fault::bad("a file name cannot contain a slash")),
+            Some([b'2', b'f' | b'F']) => return Err(RequestError::bad("a file name cannot contain a slash")),
             Some(_) => {}
         }
     }
     let Ok(path) = percent_decode_str(path).decode_utf8() else {
-        return Err(Fault::bad("the path is not UTF-8"));
+        return Err(RequestError::bad("the path is not UTF-8"));
     };
     if path.contains(|c: char| c.is_control() || c == '\\') {
-        return Err(Fault::bad("a file name cannot contain control characters or backslashes"));
+        return Err(RequestError::bad("a file name cannot contain control characters or backslashes"));
     }
     let mut parts: Vec<&str> = Vec::new();
     let mut ends_in_folder = true;
@@ -99,7 +99,7 @@ fn decoded(path: &str) -> Result<String, Fault> {
         match part {
             "" | "." => {}
             ".." if parts.pop().is_none() => {
-                return Err(Fault::bad("the path leads out of the served directory"));
+                return Err(RequestError::bad("the path leads out of the served directory"));
             }
             ".." => {}
             hidden if hidden.starts_with('.') => return Err(not_found()),
@@ -114,8 +114,8 @@ fn decoded(path: &str) -> Result<String, Fault> {
 }
 
 /// No such file, or it is hidden.
-pub(super) fn not_found() -> Fault {
-    Fault { status: Status::NotFound, why: "there is no such file".into() }
+pub(super) fn not_found() -> RequestError {
+    RequestError { status: Status::NotFound, why: "there is no such file".into() }
 }
 
 #[cfg(test)]

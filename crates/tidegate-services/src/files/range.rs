@@ -7,12 +7,12 @@ const MOST_PARTS: usize = 16;
 
 /// A part of a file that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct ByteRange {
     pub(super) first: u64,
     pub(super) bytes: u64,
 }
 
-impl Part {
+impl ByteRange {
     /// The value of Content-Range.
     pub(super) fn said(self, length: u64) -> String {
         format!("bytes {}-{}/{length}", self.first, self.first + self.bytes - 1)
@@ -25,7 +25,7 @@ pub(super) enum WantedRange {
     /// Not understood, or too many parts: 200.
     Whole,
     /// 206.
-    Parts(Vec<Part>),
+    Parts(Vec<ByteRange>),
     /// Outside of the file: 416.
     Nothing,
 }
@@ -56,19 +56,19 @@ pub(super) fn wanted(value: &[u8], length: u64) -> WantedRange {
 }
 
 /// Parses one range: `None` if invalid, `Some(None)` if it lies past the end.
-fn part(spec: &[u8], length: u64) -> Option<Option<Part>> {
+fn part(spec: &[u8], length: u64) -> Option<Option<ByteRange>> {
     let dash = spec.iter().position(|&b| b == b'-')?;
     let (first, last) = (number(&spec[..dash])?, number(&spec[dash + 1..])?);
     Some(match (first, last) {
         (None, None) => return None,
         (None, Some(suffix)) => {
             let bytes = suffix.min(length);
-            (bytes > 0).then(|| Part { first: length - bytes, bytes })
+            (bytes > 0).then(|| ByteRange { first: length - bytes, bytes })
         }
         (Some(first), Some(last)) if last < first => return None,
         (Some(first), last) if first < length => {
             let last = last.unwrap_or(u64::MAX).min(length - 1);
-            Some(Part { first, bytes: last - first + 1 })
+            Some(ByteRange { first, bytes: last - first + 1 })
         }
         (Some(_), _) => None,
     })
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn parts(parts: &[(u64, u64)]) -> WantedRange {
-        WantedRange::Parts(parts.iter().map(|&(first, bytes)| Part { first, bytes }).collect())
+        WantedRange::Parts(parts.iter().map(|&(first, bytes)| ByteRange { first, bytes }).collect())
     }
 
     #[test]

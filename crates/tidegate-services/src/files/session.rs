@@ -15,8 +15,8 @@ use super::store::{Document, Found, Store};
 use super::transfer::Transfer;
 use crate::http::HttpLimits;
 use crate::http::answer::{refusal, said};
-use crate::http::fault::{Fault, Status};
-use crate::http::head::{Connection, Spoken};
+use crate::http::fault::{RequestError, Status};
+use crate::http::head::{Persistence, Spoken};
 use crate::http::session::{Answered, Request, Responder};
 
 /// State shared by all connections.
@@ -67,7 +67,7 @@ struct Wanted {
     target: String,
     fields: Vec<(String, Vec<u8>)>,
     head_only: bool,
-    connection: Connection,
+    connection: Persistence,
 }
 
 impl FileResponder {
@@ -167,7 +167,7 @@ impl FileResponder {
         if out.offload(move || shared.find(cache, &key, Blocking::Waits)).is_err() {
             let why = "too many files are being opened; retry later".into();
             self.refuse(
-                &Fault { status: Status::Unavailable, why },
+                &RequestError { status: Status::Unavailable, why },
                 request.head_only,
                 request.connection,
                 out,
@@ -209,9 +209,9 @@ impl Responder for FileResponder {
         if self.busy {
             let why = "the server is busy; retry later".into();
             self.refuse(
-                &Fault { status: Status::Unavailable, why },
+                &RequestError { status: Status::Unavailable, why },
                 request.head_only,
-                Connection::Closes,
+                Persistence::Closes,
                 out,
             );
             return Answered::Final;
@@ -237,7 +237,13 @@ impl Responder for FileResponder {
     }
 
     #[cold]
-    fn refuse(&mut self, fault: &Fault, head_only: bool, connection: Connection, out: &mut Outbox<'_>) {
+    fn refuse(
+        &mut self,
+        fault: &RequestError,
+        head_only: bool,
+        connection: Persistence,
+        out: &mut Outbox<'_>,
+    ) {
         let more = if fault.status == Status::Unavailable { "Retry-After: 1\r\n" } else { "" };
         let date = self.date(out);
         out.share(refusal(fault.status, &fault.why, &date, more, head_only, connection));
@@ -271,7 +277,8 @@ impl Responder for FileResponder {
                     _ => None,
                 };
                 let why = "opening the file failed".into();
-                let found = found.unwrap_or(Found::Refused(Fault { status: Status::InternalError, why }));
+                let found =
+                    found.unwrap_or(Found::Refused(RequestError { status: Status::InternalError, why }));
                 wanted.with(|request| match resource(request.spoken.target) {
                     Ok(resource) => self.respond(&resource.key, found, request, out),
                     Err(_) => Answered::Whole, // this name was looked up

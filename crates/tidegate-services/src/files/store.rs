@@ -10,7 +10,7 @@ use tidegate::system::file::{Blocking, Folder, identity, is_exhausted, read_cach
 
 use super::coding::Coding;
 use super::{FilesOptions, Listing, listing, path};
-use crate::http::fault::{Fault, Status};
+use crate::http::fault::{RequestError, Status};
 
 /// Minimum time between two log lines about unreadable files: clients choose how often they ask.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub(super) enum Found {
     Folder,
     /// A directory, as a listing.
     Page(String),
-    Refused(Fault),
+    Refused(RequestError),
 }
 
 /// A file and its precompressed variants.
@@ -116,7 +116,7 @@ impl Store {
         match self.options.listing {
             Listing::Off => {
                 let why = "this directory has no index, and listings are off".into();
-                Ok(Found::Refused(Fault { status: Status::Forbidden, why }))
+                Ok(Found::Refused(RequestError { status: Status::Forbidden, why }))
             }
             Listing::On if blocking == Blocking::Never => Err(ErrorKind::WouldBlock.into()),
             Listing::On => listing::page(&self.folder, folder).map(Found::Page),
@@ -180,7 +180,7 @@ impl Store {
     }
 
     /// The response for a file that cannot be opened or read.
-    fn refusal(&self, e: &io::Error) -> Fault {
+    fn refusal(&self, e: &io::Error) -> RequestError {
         let (status, why) = match e.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::InvalidFilename => {
                 return path::not_found();
@@ -200,7 +200,7 @@ impl Store {
                 (Status::InternalError, "this file cannot be read")
             }
         };
-        Fault { status, why: why.into() }
+        RequestError { status, why: why.into() }
     }
 }
 

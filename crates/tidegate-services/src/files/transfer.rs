@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tidegate::system::file::read_cached;
 use tidegate::{FileRange, Outbox};
 
-use super::range::Part;
+use super::range::ByteRange;
 use super::store::Content;
 use crate::http::session::Answered;
 
@@ -38,7 +38,7 @@ enum ReadAhead {
 #[derive(Debug)]
 pub(super) enum Segment {
     Bytes(Bytes),
-    Part(Part),
+    Part(ByteRange),
 }
 
 impl Transfer {

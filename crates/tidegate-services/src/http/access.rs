@@ -7,7 +7,7 @@
 use std::str::FromStr;
 
 use super::authority::Authority;
-use super::fault::{Fault, Status};
+use super::fault::{RequestError, Status};
 
 /// The accepted host names, and the origins whose pages may open a WebSocket.
 ///
@@ -24,7 +24,7 @@ use super::fault::{Fault, Status};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     hosts: Vec<Host>,
-    origins: Vec<Origin>,
+    origins: Vec<WebOrigin>,
 }
 
 /// An invalid host or origin.
@@ -52,7 +52,7 @@ pub enum Host {
 
 /// An accepted origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum WebOrigin {
     /// Any origin.
     Any,
     /// Pages without an origin, such as files and sandboxes (`null`).
@@ -75,7 +75,7 @@ impl FromStr for Host {
     }
 }
 
-impl FromStr for Origin {
+impl FromStr for WebOrigin {
     type Err = AccessError;
 
     fn from_str(text: &str) -> Result<Self, AccessError> {
@@ -87,7 +87,7 @@ impl FromStr for Origin {
     }
 }
 
-impl Origin {
+impl WebOrigin {
     /// `scheme "://" host [ ":" port ]` (RFC 6454, section 6.2).
     fn parse(text: &str) -> Option<Self> {
         let (scheme, authority) = text.split_once("://")?;
@@ -115,12 +115,12 @@ impl Access {
     /// page.
     #[must_use]
     pub fn any() -> Self {
-        Self { hosts: vec![Host::Any], origins: vec![Origin::Any] }
+        Self { hosts: vec![Host::Any], origins: vec![WebOrigin::Any] }
     }
 
     /// Creates it with these hosts and origins.
     #[must_use]
-    pub fn of(hosts: Vec<Host>, origins: Vec<Origin>) -> Self {
+    pub fn of(hosts: Vec<Host>, origins: Vec<WebOrigin>) -> Self {
         Self { hosts, origins }
     }
 
@@ -143,7 +143,7 @@ impl Access {
     }
 
     /// Rejects a request for another host. Requests without a Host field (HTTP/1.0) do not come from browsers.
-    pub(crate) fn check_host(&self, authority: &[u8]) -> Result<(), Fault> {
+    pub(crate) fn check_host(&self, authority: &[u8]) -> Result<(), RequestError> {
         if authority.is_empty() || self.hosts.contains(&Host::Any) {
             return Ok(());
         }
@@ -154,24 +154,24 @@ impl Access {
             return Ok(());
         }
         let why = format!("unknown host {name:?}; to accept it, allow this host");
-        Err(Fault { status: Status::Misdirected, why: why.into() })
+        Err(RequestError { status: Status::Misdirected, why: why.into() })
     }
 
     /// Rejects a WebSocket from a page of another origin.
-    pub(crate) fn check_origin(&self, origin: Option<&[u8]>, authority: &[u8]) -> Result<(), Fault> {
-        let Some(origin) = origin.filter(|_| !self.origins.contains(&Origin::Any)) else { return Ok(()) };
-        let parsed: Option<Origin> = std::str::from_utf8(origin).ok().and_then(|text| text.parse().ok());
+    pub(crate) fn check_origin(&self, origin: Option<&[u8]>, authority: &[u8]) -> Result<(), RequestError> {
+        let Some(origin) = origin.filter(|_| !self.origins.contains(&WebOrigin::Any)) else { return Ok(()) };
+        let parsed: Option<WebOrigin> = std::str::from_utf8(origin).ok().and_then(|text| text.parse().ok());
         let asked = Authority::parse(authority);
         let allowed = parsed.is_some_and(|origin| {
             // A value of a request, unlike an option's, has no wildcard.
-            origin != Origin::Any
+            origin != WebOrigin::Any
                 && (asked.is_some_and(|asked| origin.is_same(&asked)) || self.origins.contains(&origin))
         });
         if allowed {
             return Ok(());
         }
         let why = "pages of this origin may not connect; to accept them, allow the origin".into();
-        Err(Fault { status: Status::Forbidden, why })
+        Err(RequestError { status: Status::Forbidden, why })
     }
 }
 

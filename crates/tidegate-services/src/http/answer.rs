@@ -9,7 +9,7 @@ use tidegate::Outbox;
 
 use super::HttpLimits;
 use super::fault::Status;
-use super::head::Connection;
+use super::head::Persistence;
 use super::page::Page;
 
 /// Up to this size the page is copied behind each of its heads, so that a response is one piece. Larger pages are the
@@ -19,9 +19,9 @@ const ONE_PIECE_BYTES: usize = 16 * 1024;
 /// The page with each of its heads, valid for one second. Clones share memory.
 #[derive(Debug)]
 struct Answers {
-    /// By [`Connection`]: for `GET`, without the page if that is a separate piece.
+    /// By [`Persistence`]: for `GET`, without the page if that is a separate piece.
     whole: [Bytes; 3],
-    /// By [`Connection`]: for `HEAD`.
+    /// By [`Persistence`]: for `HEAD`.
     heads: [Bytes; 3],
     /// The value of the Date field.
     date: String,
@@ -29,7 +29,7 @@ struct Answers {
 
 /// State shared by the connections of one I/O thread.
 #[derive(Debug)]
-pub struct Slot {
+pub struct SharedPage {
     page: Arc<Page>,
     pub(super) limits: HttpLimits,
     started: Instant,
@@ -38,7 +38,7 @@ pub struct Slot {
     answers: RwLock<Answers>,
 }
 
-impl Slot {
+impl SharedPage {
     pub(super) fn new(page: Arc<Page>, limits: HttpLimits, now: Instant) -> Self {
         let answers = RwLock::new(Answers::new(&page));
         Self { page, limits, started: second_begun(now), second: AtomicU64::new(0), answers }
@@ -46,13 +46,13 @@ impl Slot {
 
     /// Writes the response to `GET` or `HEAD` into the outbox.
     #[inline]
-    pub(super) fn answer(&self, head_only: bool, connection: Connection, out: &mut Outbox<'_>) {
+    pub(super) fn answer(&self, head_only: bool, connection: Persistence, out: &mut Outbox<'_>) {
         let has_page = self.with(out.now(), |answers| {
             let [persists, kept_alive, closes] = if head_only { &answers.heads } else { &answers.whole };
             out.share(match connection {
-                Connection::Persists => persists.clone(),
-                Connection::KeptAlive => kept_alive.clone(),
-                Connection::Closes => closes.clone(),
+                Persistence::Persists => persists.clone(),
+                Persistence::KeptAlive => kept_alive.clone(),
+                Persistence::Closes => closes.clone(),
             });
             head_only || self.page.body.len() <= ONE_PIECE_BYTES
         });
@@ -68,7 +68,7 @@ impl Slot {
         status: Status,
         why: &str,
         head_only: bool,
-        connection: Connection,
+        connection: Persistence,
         out: &mut Outbox<'_>,
     ) {
         let text =
@@ -122,7 +122,7 @@ impl Answers {
     fn new(page: &Page) -> Self {
         let date = date_now();
         let (length, content_type) = (page.body.len(), page.content_type);
-        let heads = [Connection::Persists, Connection::KeptAlive, Connection::Closes].map(|connection| {
+        let heads = [Persistence::Persists, Persistence::KeptAlive, Persistence::Closes].map(|connection| {
             format!(
                 "HTTP/1.1 200 OK\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: {content_type}\r\n\
                  Content-Length: {length}\r\n{}\r\n",
@@ -144,7 +144,7 @@ pub(crate) fn refusal(
     date: &str,
     more: &str,
     head_only: bool,
-    connection: Connection,
+    connection: Persistence,
 ) -> Bytes {
     let (line, said) = (status.line(), said(connection));
     let body = format!("{line}: {why}\n");
@@ -165,11 +165,11 @@ pub(crate) fn refusal(
 }
 
 /// The Connection field, where one is needed.
-pub(crate) fn said(connection: Connection) -> &'static str {
+pub(crate) fn said(connection: Persistence) -> &'static str {
     match connection {
-        Connection::Persists => "",
-        Connection::KeptAlive => "Connection: keep-alive\r\n",
-        Connection::Closes => "Connection: close\r\n",
+        Persistence::Persists => "",
+        Persistence::KeptAlive => "Connection: keep-alive\r\n",
+        Persistence::Closes => "Connection: close\r\n",
     }
 }
 

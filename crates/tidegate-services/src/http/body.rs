@@ -1,7 +1,7 @@
 //! Skips a request's body (RFC 9112, sections 6 and 7), without storing it.
 
 use super::HttpLimits;
-use super::fault::Fault;
+use super::fault::RequestError;
 use super::scan::is_token;
 
 /// Maximum bytes of a chunk-size line without its extensions: 16 hexadecimal digits hold any 64-bit number.
@@ -18,7 +18,7 @@ pub(super) enum Body {
 
 /// The progress of one call.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(super) struct BodyProgress {
     /// Bytes consumed, from the front.
     pub(super) used: usize,
     /// Whether the body has ended; what follows is the next request.
@@ -26,11 +26,15 @@ pub(super) struct Progress {
 }
 
 impl Body {
-    pub(super) fn advance(&mut self, input: &[u8], limits: &HttpLimits) -> Result<Progress, Fault> {
+    pub(super) fn advance(
+        &mut self,
+        input: &[u8],
+        limits: &HttpLimits,
+    ) -> Result<BodyProgress, RequestError> {
         match self {
             Self::Length(left) => {
                 let used = skip(left, input);
-                Ok(Progress { used, ended: *left == 0 })
+                Ok(BodyProgress { used, ended: *left == 0 })
             }
             Self::Chunked(chunks) => chunks.advance(input, limits),
         }
@@ -95,7 +99,7 @@ impl Chunks {
         Self { size: 0, total: 0, extra: 0, at: At::Size(0) }
     }
 
-    fn advance(&mut self, input: &[u8], limits: &HttpLimits) -> Result<Progress, Fault> {
+    fn advance(&mut self, input: &[u8], limits: &HttpLimits) -> Result<BodyProgress, RequestError> {
         let mut rest = input;
         while let Some((&byte, after)) = rest.split_first() {
             if self.at == At::Data {
@@ -108,15 +112,15 @@ impl Chunks {
             }
             rest = after;
             if (self.at, byte) == (At::End, b'\n') {
-                return Ok(Progress { used: input.len() - rest.len(), ended: true });
+                return Ok(BodyProgress { used: input.len() - rest.len(), ended: true });
             }
             self.at = self.after(byte, limits)?;
         }
-        Ok(Progress { used: input.len(), ended: false })
+        Ok(BodyProgress { used: input.len(), ended: false })
     }
 
     /// The state transition for a byte.
-    fn after(&mut self, byte: u8, limits: &HttpLimits) -> Result<At, Fault> {
+    fn after(&mut self, byte: u8, limits: &HttpLimits) -> Result<At, RequestError> {
         let next = match (self.at, byte) {
             (At::Size(digits), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => return self.digit(digits, byte),
             (At::Size(1..) | At::ExtName | At::ExtValue | At::QuotedEnd, b'\r') => At::SizeEnd,
@@ -144,27 +148,29 @@ impl Chunks {
             (At::Value, b'\t' | b' '..=b'~' | 0x80..) => At::Value,
             (At::ValueEnd, b'\n') => At::Trailer,
             (At::Data | At::DataCr | At::DataLf, _) => {
-                return Err(Fault::bad("a chunk of the body is longer than its size says"));
+                return Err(RequestError::bad("a chunk of the body is longer than its size says"));
             }
             (At::Trailer | At::Name | At::Value | At::ValueEnd | At::End, _) => {
-                return Err(Fault::bad("the body has an invalid trailer (RFC 9112, section 7.1.2)"));
+                return Err(RequestError::bad("the body has an invalid trailer (RFC 9112, section 7.1.2)"));
             }
             _ => {
-                return Err(Fault::bad("a chunk of the body has no valid size line (RFC 9112, section 7.1)"));
+                return Err(RequestError::bad(
+                    "a chunk of the body has no valid size line (RFC 9112, section 7.1)",
+                ));
             }
         };
         if !matches!(next, At::SizeEnd | At::DataLf | At::Size(_) | At::Trailer | At::ValueEnd | At::End) {
             self.extra = self.extra.saturating_add(1);
             if self.extra as usize > limits.head_bytes {
-                return Err(Fault::trailers_too_large(limits.head_bytes));
+                return Err(RequestError::trailers_too_large(limits.head_bytes));
             }
         }
         Ok(next)
     }
 
-    fn digit(&mut self, digits: u8, byte: u8) -> Result<At, Fault> {
+    fn digit(&mut self, digits: u8, byte: u8) -> Result<At, RequestError> {
         if digits >= MOST_SIZE_DIGITS {
-            return Err(Fault::bad("the size of a chunk has too many digits"));
+            return Err(RequestError::bad("the size of a chunk has too many digits"));
         }
         let value = char::from(byte).to_digit(16).unwrap_or_default();
         if digits == 0 {
@@ -174,13 +180,13 @@ impl Chunks {
         Ok(At::Size(digits + 1))
     }
 
-    fn size_line_ended(&mut self, limits: &HttpLimits) -> Result<At, Fault> {
+    fn size_line_ended(&mut self, limits: &HttpLimits) -> Result<At, RequestError> {
         if self.size == 0 {
             return Ok(At::Trailer);
         }
         self.total = self.total.saturating_add(self.size);
         if self.total > limits.body_bytes {
-            return Err(Fault::body_too_large(limits.body_bytes));
+            return Err(RequestError::body_too_large(limits.body_bytes));
         }
         Ok(At::Data)
     }
@@ -192,7 +198,7 @@ mod tests {
     use super::*;
 
     /// What becomes of a chunked body shown in steps of `step` bytes: bytes used once it ended, or the fault.
-    fn read(input: &[u8], step: usize, limits: &HttpLimits) -> Result<Option<usize>, Fault> {
+    fn read(input: &[u8], step: usize, limits: &HttpLimits) -> Result<Option<usize>, RequestError> {
         let mut chunks = Chunks::new();
         let mut used = 0;
         for piece in input.chunks(step) {
@@ -285,7 +291,7 @@ mod tests {
     fn a_length_ends_exactly() {
         let mut body = Body::Length(5);
         let limits = HttpLimits::default();
-        assert_eq!(body.advance(b"abc", &limits), Ok(Progress { used: 3, ended: false }));
-        assert_eq!(body.advance(b"deGET", &limits), Ok(Progress { used: 2, ended: true }));
+        assert_eq!(body.advance(b"abc", &limits), Ok(BodyProgress { used: 3, ended: false }));
+        assert_eq!(body.advance(b"deGET", &limits), Ok(BodyProgress { used: 2, ended: true }));
     }
 }

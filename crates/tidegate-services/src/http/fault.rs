@@ -49,12 +49,12 @@ impl Status {
 
 /// A request error that ends the connection: status and reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct RequestError {
     pub status: Status,
     pub why: Cow<'static, str>,
 }
 
-impl Fault {
+impl RequestError {
     pub(crate) fn bad(why: &'static str) -> Self {
         Self { status: Status::BadRequest, why: why.into() }
     }

@@ -7,8 +7,8 @@ use tidegate::{Outbox, Peer, Refusal, Service};
 use super::HttpLimits;
 use super::access::Access;
 use super::answer::{date_now, refusal};
-use super::fault::Fault;
-use super::head::Connection;
+use super::fault::RequestError;
+use super::head::Persistence;
 use super::session::{Answered, Conversation, Request, Responder};
 
 /// Generates pages.
@@ -38,10 +38,10 @@ impl Made {
 
 /// The service for generated pages. A connection closes after its first page.
 #[derive(Debug)]
-pub struct Generated<G>(Arc<Shared<G>>);
+pub struct Generated<G>(Arc<GeneratedShared<G>>);
 
 #[derive(Debug)]
-struct Shared<G> {
+struct GeneratedShared<G> {
     pages: G,
     limits: HttpLimits,
     access: Access,
@@ -51,7 +51,7 @@ impl<G: Generates> Generated<G> {
     /// Serves `pages` within `limits`, for host names that `access` allows.
     #[must_use]
     pub fn new(pages: G, limits: HttpLimits, access: Access) -> Self {
-        Self(Arc::new(Shared { pages, limits, access }))
+        Self(Arc::new(GeneratedShared { pages, limits, access }))
     }
 }
 
@@ -60,7 +60,7 @@ pub type GeneratedSession<G> = Conversation<Maker<G>>;
 
 /// Handles one connection.
 #[derive(Debug)]
-pub struct Maker<G>(Arc<Shared<G>>);
+pub struct Maker<G>(Arc<GeneratedShared<G>>);
 
 impl<G: Generates> Service for Generated<G> {
     type Session = GeneratedSession<G>;
@@ -77,7 +77,7 @@ impl<G: Generates> Responder for Maker<G> {
 
     fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
         if let Err(fault) = self.0.access.check_host(request.spoken.authority) {
-            self.refuse(&fault, request.head_only, Connection::Closes, out);
+            self.refuse(&fault, request.head_only, Persistence::Closes, out);
             return Answered::Final;
         }
         let target = request.spoken.target;
@@ -92,7 +92,13 @@ impl<G: Generates> Responder for Maker<G> {
         Answered::Final
     }
 
-    fn refuse(&mut self, fault: &Fault, head_only: bool, connection: Connection, out: &mut Outbox<'_>) {
+    fn refuse(
+        &mut self,
+        fault: &RequestError,
+        head_only: bool,
+        connection: Persistence,
+        out: &mut Outbox<'_>,
+    ) {
         out.share(refusal(fault.status, &fault.why, &date_now(), "", head_only, connection));
     }
 }

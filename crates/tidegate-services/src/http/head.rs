@@ -10,10 +10,10 @@ use std::mem::MaybeUninit;
 use httparse::Status::Complete;
 
 use super::authority;
-use super::fault::{Fault, Status};
+use super::fault::{RequestError, Status};
 use super::scan::MOST_FIELDS;
 pub(crate) use super::scan::{Scan, is_token};
-use super::target::Target;
+use super::target::RequestTarget;
 
 /// The request method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub enum Method {
 
 /// Connection persistence after the response (RFC 9112, section 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connection {
+pub enum Persistence {
     /// HTTP/1.1: persistent, without a header field.
     Persists,
     /// HTTP/1.0 with `Connection: keep-alive`: persistent, with a header field.
@@ -54,7 +54,7 @@ pub(crate) struct Head {
     pub(crate) bytes: usize,
     pub(crate) method: Method,
     pub(crate) framing: Framing,
-    pub(crate) connection: Connection,
+    pub(crate) connection: Persistence,
     /// HTTP/1.1 or a later 1.x (RFC 9110, section 6.2), not 1.0.
     pub(crate) is_1_1: bool,
     /// The client waits for `100 Continue` before it sends the body (RFC 9110, section 10.1.1).
@@ -94,7 +94,7 @@ pub(crate) fn parse<T>(
     input: &[u8],
     limit: usize,
     then: impl FnOnce(Head, Spoken<'_>) -> T,
-) -> Result<Front<T>, Fault> {
+) -> Result<Front<T>, RequestError> {
     let within = input.get(..limit).unwrap_or(input);
     if scan.is_new() {
         match within {
@@ -132,7 +132,7 @@ fn lines_end_whole(head: &[u8], fields: &[httparse::Header<'_>]) -> bool {
 
 /// Parses a complete head that the scan accepts.
 #[cold]
-fn take_apart<T>(head: &[u8], then: impl FnOnce(Head, Spoken<'_>) -> T) -> Result<T, Fault> {
+fn take_apart<T>(head: &[u8], then: impl FnOnce(Head, Spoken<'_>) -> T) -> Result<T, RequestError> {
     let mut head = head.to_vec();
     // Later versions 1.x are read as 1.1 (RFC 9110, section 6.2); `httparse` does not know them.
     let line_end = head.iter().position(|&b| b == b'\r').unwrap_or_default();
@@ -145,7 +145,7 @@ fn take_apart<T>(head: &[u8], then: impl FnOnce(Head, Spoken<'_>) -> T) -> Resul
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(&head, &mut fields) {
         Ok(Complete(bytes)) => describe(bytes, &request, then),
-        _ => Err(Fault::bad("this is not an HTTP request (RFC 9112)")),
+        _ => Err(RequestError::bad("this is not an HTTP request (RFC 9112)")),
     }
 }
 
@@ -174,7 +174,7 @@ fn describe<T>(
     bytes: usize,
     request: &httparse::Request<'_, '_>,
     then: impl FnOnce(Head, Spoken<'_>) -> T,
-) -> Result<T, Fault> {
+) -> Result<T, RequestError> {
     let is_1_1 = request.version == Some(1);
     let method = match request.method.unwrap_or_default() {
         "GET" => Method::Get,
@@ -184,16 +184,16 @@ fn describe<T>(
         "CONNECT" => Method::Connect,
         _ => Method::Unknown,
     };
-    let target = Target::parse(method, request.path.unwrap_or_default())?;
+    let target = RequestTarget::parse(method, request.path.unwrap_or_default())?;
     let mut fields = Fields::default();
     for field in request.headers.iter() {
         fields.take_in(field.name, field.value)?;
     }
     let authority = fields.authority(&target, is_1_1)?;
     let connection = match (is_1_1, fields.close, fields.keep_alive) {
-        (_, true, _) | (false, _, false) => Connection::Closes,
-        (true, ..) => Connection::Persists,
-        (false, ..) => Connection::KeptAlive,
+        (_, true, _) | (false, _, false) => Persistence::Closes,
+        (true, ..) => Persistence::Persists,
+        (false, ..) => Persistence::KeptAlive,
     };
     let framing = fields.framing(is_1_1)?;
     // HTTP/1.0 clients do not know of 100 Continue (RFC 9110, section 10.1.1).
@@ -204,7 +204,7 @@ fn describe<T>(
 
 impl<'a> Fields<'a> {
     #[inline]
-    fn take_in(&mut self, name: &str, value: &'a [u8]) -> Result<(), Fault> {
+    fn take_in(&mut self, name: &str, value: &'a [u8]) -> Result<(), RequestError> {
         // The length excludes nearly all fields before a byte is compared.
         match name.len() {
             4 if name.eq_ignore_ascii_case("host") => self.host(value)?,
@@ -231,35 +231,39 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    fn host(&mut self, value: &'a [u8]) -> Result<(), Fault> {
+    fn host(&mut self, value: &'a [u8]) -> Result<(), RequestError> {
         match self.host.replace(value) {
             None => Ok(()),
-            Some(_) => Err(Fault::bad("the request has more than one Host field (RFC 9112, section 3.2)")),
+            Some(_) => {
+                Err(RequestError::bad("the request has more than one Host field (RFC 9112, section 3.2)"))
+            }
         }
     }
 
     /// The requested authority (RFC 9112, sections 3.2 and 3.3).
     #[inline]
-    fn authority(&self, target: &Target<'a>, is_1_1: bool) -> Result<&'a [u8], Fault> {
+    fn authority(&self, target: &RequestTarget<'a>, is_1_1: bool) -> Result<&'a [u8], RequestError> {
         let Some(host) = self.host else {
             return match target.authority {
-                _ if is_1_1 => Err(Fault::bad("the request has no Host field (RFC 9112, section 3.2)")),
+                _ if is_1_1 => {
+                    Err(RequestError::bad("the request has no Host field (RFC 9112, section 3.2)"))
+                }
                 named => Ok(named.unwrap_or_default().as_bytes()),
             };
         };
         match authority::split(host) {
             // An empty one means that the target has no authority, which only `*` allows.
             Some((name, _)) if !name.is_empty() || host.is_empty() && target.is_asterisk => {}
-            _ => return Err(Fault::bad("the Host field is not a valid host (RFC 9110, section 7.2)")),
+            _ => return Err(RequestError::bad("the Host field is not a valid host (RFC 9110, section 7.2)")),
         }
         Ok(target.authority.map_or(host, str::as_bytes))
     }
 
     /// RFC 9112, section 6.3, point 5: only digits. The same number again, in a list or in a second field, may be
     /// rejected, and is: an intermediary may have interpreted it differently.
-    fn content_length(&mut self, value: &[u8]) -> Result<(), Fault> {
+    fn content_length(&mut self, value: &[u8]) -> Result<(), RequestError> {
         if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-            return Err(Fault::bad("Content-Length is not a number (RFC 9110, section 8.6)"));
+            return Err(RequestError::bad("Content-Length is not a number (RFC 9110, section 8.6)"));
         }
         // Larger than 64 bits is larger than any limit.
         let length = value
@@ -268,31 +272,33 @@ impl<'a> Fields<'a> {
         match self.length.replace(length) {
             None => Ok(()),
             Some(_) => {
-                Err(Fault::bad("the request has more than one Content-Length (RFC 9112, section 6.3)"))
+                Err(RequestError::bad("the request has more than one Content-Length (RFC 9112, section 6.3)"))
             }
         }
     }
 
     #[inline]
-    fn framing(&self, is_1_1: bool) -> Result<Framing, Fault> {
+    fn framing(&self, is_1_1: bool) -> Result<Framing, RequestError> {
         if !self.codings.present {
             return Ok(Framing::Length(self.length.unwrap_or(0)));
         }
         // RFC 9112, section 6.1: each of these might be an attempt at request smuggling.
         let codings = &self.codings;
         if self.length.is_some() {
-            return Err(Fault::bad(
+            return Err(RequestError::bad(
                 "the request has both Transfer-Encoding and Content-Length (RFC 9112, section 6.3)",
             ));
         }
         if !is_1_1 {
-            return Err(Fault::bad("Transfer-Encoding does not exist in HTTP/1.0 (RFC 9112, section 6.1)"));
+            return Err(RequestError::bad(
+                "Transfer-Encoding does not exist in HTTP/1.0 (RFC 9112, section 6.1)",
+            ));
         }
         if !codings.last_is_chunked || codings.chunked > 1 {
-            return Err(Fault::bad("the last transfer coding, and no other, must be chunked"));
+            return Err(RequestError::bad("the last transfer coding, and no other, must be chunked"));
         }
         if codings.count > 1 {
-            return Err(Fault {
+            return Err(RequestError {
                 status: Status::NotImplemented,
                 why: "no transfer coding other than chunked is implemented".into(),
             });
@@ -311,7 +317,7 @@ mod tests {
     use super::*;
 
     /// What the input comes to in one piece; asserts that it is the same however it is cut in two.
-    fn parse(input: &[u8], limit: usize) -> Result<Option<Head>, Fault> {
+    fn parse(input: &[u8], limit: usize) -> Result<Option<Head>, RequestError> {
         let read = |ends: &[usize]| {
             let mut scan = Scan::new();
             let mut front = Ok(Front::Part);
@@ -346,14 +352,14 @@ mod tests {
     #[test]
     fn the_connection_persists_as_each_version_has_it() {
         for (text, expected) in [
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Connection::Persists),
-            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n", Connection::Persists),
-            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: Close\r\n\r\n", Connection::Closes),
-            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: te, close\r\n\r\n", Connection::Closes),
-            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: x\r\nconnection: close\r\n\r\n", Connection::Closes),
-            ("GET / HTTP/1.0\r\n\r\n", Connection::Closes),
-            ("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", Connection::KeptAlive),
-            ("GET / HTTP/1.0\r\nConnection: keep-alive, close\r\n\r\n", Connection::Closes),
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Persistence::Persists),
+            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n", Persistence::Persists),
+            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: Close\r\n\r\n", Persistence::Closes),
+            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: te, close\r\n\r\n", Persistence::Closes),
+            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: x\r\nconnection: close\r\n\r\n", Persistence::Closes),
+            ("GET / HTTP/1.0\r\n\r\n", Persistence::Closes),
+            ("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", Persistence::KeptAlive),
+            ("GET / HTTP/1.0\r\nConnection: keep-alive, close\r\n\r\n", Persistence::Closes),
         ] {
             assert_eq!(head(text).connection, expected, "{text:?}");
         }
@@ -463,7 +469,7 @@ mod tests {
     fn later_minor_versions_are_read_as_1_1() {
         for minor in 1..=9 {
             let head = head(&format!("GET / HTTP/1.{minor}\r\nHost: a\r\n\r\n"));
-            assert_eq!((head.is_1_1, head.connection), (true, Connection::Persists), "{minor}");
+            assert_eq!((head.is_1_1, head.connection), (true, Persistence::Persists), "{minor}");
         }
         assert_eq!(status("GET / HTTP/1.2\r\n\r\n"), Status::BadRequest, "they have a Host, too");
     }

@@ -41,7 +41,7 @@ pub use generated::{Generated, GeneratedSession, Generates, Made};
 pub use page::{Page, PageError};
 pub use session::HttpSession;
 
-use answer::Slot;
+use answer::SharedPage;
 
 /// This was built without the feature `http2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -151,7 +151,7 @@ pub const MOST_FIELDS: usize = scan::MOST_FIELDS;
 #[derive(Debug)]
 pub struct Http {
     /// One for each processor, so that threads do not contend for reference counts.
-    slots: Vec<Arc<Slot>>,
+    slots: Vec<Arc<SharedPage>>,
 }
 
 impl Http {
@@ -161,7 +161,8 @@ impl Http {
         let page = Arc::new(page);
         let now = Instant::now();
         let processors = std::thread::available_parallelism().map_or(1, usize::from).min(64);
-        let slots = (0..processors).map(|_| Arc::new(Slot::new(Arc::clone(&page), limits, now))).collect();
+        let slots =
+            (0..processors).map(|_| Arc::new(SharedPage::new(Arc::clone(&page), limits, now))).collect();
         Self { slots }
     }
 }

@@ -4,7 +4,7 @@
 //! determines which bytes are allowed, and the first wrong byte decides: earlier bytes cannot, and later ones are not
 //! awaited. A complete head that arrives in one piece need not be scanned (see [`head`](super::head)); everything
 //! accepted there is accepted here.
-use super::fault::{Fault, Status};
+use super::fault::{RequestError, Status};
 
 /// Maximum header fields of a request.
 pub(super) const MOST_FIELDS: usize = 100;
@@ -64,7 +64,7 @@ impl Scan {
     }
 
     /// Examines the new part of `input`, which begins with the head; returns its length if it is complete.
-    pub(super) fn advance(&mut self, input: &[u8]) -> Result<Option<usize>, Fault> {
+    pub(super) fn advance(&mut self, input: &[u8]) -> Result<Option<usize>, RequestError> {
         for (place, &byte) in input.iter().enumerate().skip(self.seen as usize) {
             if (self.at, byte) == (At::EndLf, b'\n') {
                 return Ok(Some(place + 1));
@@ -76,22 +76,24 @@ impl Scan {
     }
 
     /// The error for a head that is incomplete after `limit` bytes.
-    pub(super) fn too_large(self, limit: usize) -> Fault {
+    pub(super) fn too_large(self, limit: usize) -> RequestError {
         match self.at {
-            At::Start | At::Method => Fault {
+            At::Start | At::Method => RequestError {
                 status: Status::NotImplemented,
                 why: format!("no method has {limit} bytes; this server answers GET and HEAD").into(),
             },
-            At::TargetStart | At::Target | At::Version(_) | At::OtherVersion(_) | At::RequestLf => Fault {
-                status: Status::UriTooLong,
-                why: format!("the request line is longer than {limit} bytes").into(),
-            },
-            At::Line | At::Name | At::Value | At::FieldLf | At::EndLf => Fault::head_too_large(limit),
+            At::TargetStart | At::Target | At::Version(_) | At::OtherVersion(_) | At::RequestLf => {
+                RequestError {
+                    status: Status::UriTooLong,
+                    why: format!("the request line is longer than {limit} bytes").into(),
+                }
+            }
+            At::Line | At::Name | At::Value | At::FieldLf | At::EndLf => RequestError::head_too_large(limit),
         }
     }
 
     /// The state transition for a byte.
-    fn after(&mut self, byte: u8) -> Result<At, Fault> {
+    fn after(&mut self, byte: u8) -> Result<At, RequestError> {
         Ok(match (self.at, byte) {
             (At::Start | At::Method, byte) if is_token(byte) => At::Method,
             (At::Method, b' ') => At::TargetStart,
@@ -110,7 +112,7 @@ impl Scan {
             (At::Line, b'\r') => At::EndLf,
             (At::Line, byte) if is_token(byte) => {
                 if usize::from(self.fields) >= MOST_FIELDS {
-                    return Err(Fault::too_many_fields(MOST_FIELDS));
+                    return Err(RequestError::too_many_fields(MOST_FIELDS));
                 }
                 self.fields += 1;
                 At::Name
@@ -124,8 +126,8 @@ impl Scan {
     }
 
     #[cold]
-    fn fault(&self, byte: u8) -> Fault {
-        Fault::bad(match (self.at, byte) {
+    fn fault(&self, byte: u8) -> RequestError {
+        RequestError::bad(match (self.at, byte) {
             (At::RequestLf | At::FieldLf | At::EndLf, _) => NO_LINE_END,
             (At::Value | At::Line | At::Version(8) | At::OtherVersion(8), b'\n') => NO_LINE_END,
             (At::Start, b'\r' | b'\n') => NO_LINE_END,
@@ -143,8 +145,11 @@ impl Scan {
 }
 
 #[cold]
-fn wrong_version() -> Fault {
-    Fault { status: Status::VersionNotSupported, why: "this server speaks HTTP/1.1 and HTTP/1.0 only".into() }
+fn wrong_version() -> RequestError {
+    RequestError {
+        status: Status::VersionNotSupported,
+        why: "this server speaks HTTP/1.1 and HTTP/1.0 only".into(),
+    }
 }
 
 /// Whether it is allowed in a method or a field name (`tchar`, RFC 9110, section 5.6.2).

@@ -6,10 +6,10 @@ use tidegate::service::Activity;
 use tidegate::{Consumed, Flow, Mail, Outbox, Session};
 
 use super::HttpLimits;
-use super::answer::Slot;
+use super::answer::SharedPage;
 use super::body::{Body, Chunks};
-use super::fault::{Fault, Status};
-use super::head::{self, Connection, Framing, Front, Head, Method, Scan, Spoken};
+use super::fault::{RequestError, Status};
+use super::head::{self, Framing, Front, Head, Method, Persistence, Scan, Spoken};
 
 /// Responds to the requests of one connection.
 pub trait Responder: Send + 'static {
@@ -18,7 +18,13 @@ pub trait Responder: Send + 'static {
     /// Responds to GET or HEAD.
     fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered;
     /// Responds with an error.
-    fn refuse(&mut self, fault: &Fault, head_only: bool, connection: Connection, out: &mut Outbox<'_>);
+    fn refuse(
+        &mut self,
+        fault: &RequestError,
+        head_only: bool,
+        connection: Persistence,
+        out: &mut Outbox<'_>,
+    );
     /// Continues a response: the outbox has room.
     fn go_on(&mut self, out: &mut Outbox<'_>) -> Answered {
         let _ = out;
@@ -34,7 +40,7 @@ pub trait Responder: Send + 'static {
 /// A request to respond to.
 pub struct Request<'a> {
     pub(crate) head_only: bool,
-    pub(crate) connection: Connection,
+    pub(crate) connection: Persistence,
     pub(crate) spoken: Spoken<'a>,
 }
 
@@ -50,9 +56,9 @@ pub enum Answered {
 }
 
 /// One connection of the service with one page.
-pub type HttpSession = Conversation<Arc<Slot>>;
+pub type HttpSession = Conversation<Arc<SharedPage>>;
 
-impl Responder for Arc<Slot> {
+impl Responder for Arc<SharedPage> {
     #[inline]
     fn limits(&self) -> &HttpLimits {
         &self.limits
@@ -60,12 +66,18 @@ impl Responder for Arc<Slot> {
 
     #[inline]
     fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
-        Slot::answer(self, request.head_only, request.connection, out);
+        SharedPage::answer(self, request.head_only, request.connection, out);
         Answered::Whole
     }
 
-    fn refuse(&mut self, fault: &Fault, head_only: bool, connection: Connection, out: &mut Outbox<'_>) {
-        Slot::refuse(self, fault.status, &fault.why, head_only, connection, out);
+    fn refuse(
+        &mut self,
+        fault: &RequestError,
+        head_only: bool,
+        connection: Persistence,
+        out: &mut Outbox<'_>,
+    ) {
+        SharedPage::refuse(self, fault.status, &fault.why, head_only, connection, out);
     }
 }
 
@@ -73,7 +85,7 @@ impl Responder for Arc<Slot> {
 #[derive(Debug)]
 pub struct Conversation<R> {
     responder: R,
-    reading: Reading,
+    reading: ReadState,
     /// A timer runs for the request being received.
     timed: bool,
     /// The connection is marked as waiting for the rest of a request.
@@ -82,17 +94,17 @@ pub struct Conversation<R> {
 
 /// What the next byte belongs to.
 #[derive(Debug)]
-enum Reading {
+enum ReadState {
     /// A head.
     Head(Scan),
     /// The body of a request; the response follows when it has been skipped.
-    Body { body: Body, method: Method, connection: Connection, kept: Option<Box<[u8]>> },
+    Body { body: Body, method: Method, connection: Persistence, kept: Option<Box<[u8]>> },
     /// The next request, once the current response is complete; and the state after it.
     Answer(Flow),
 }
 
 /// The result of one step through the input.
-enum Step {
+enum InputStep {
     /// This many bytes were consumed; there may be more to do.
     Used(usize),
     /// This many bytes were consumed, which completed a request; it was answered.
@@ -102,58 +114,63 @@ enum Step {
 }
 
 /// A complete head; the response follows now or after its body.
-enum Begun {
-    Answered(Step),
+enum RequestStart {
+    Answered(InputStep),
     Body(Head),
 }
 
 impl<R: Responder> Conversation<R> {
     pub(crate) fn new(responder: R) -> Self {
-        Self { responder, reading: Reading::Head(Scan::new()), timed: false, awaited: false }
+        Self { responder, reading: ReadState::Head(Scan::new()), timed: false, awaited: false }
     }
 
     #[inline]
-    fn step(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Result<Step, Fault> {
+    fn step(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Result<InputStep, RequestError> {
         match &mut self.reading {
-            Reading::Head(scan) => {
+            ReadState::Head(scan) => {
                 let mut scan = *scan;
                 let limit = self.responder.limits().head_bytes;
                 let front = head::parse(&mut scan, input, limit, |head, spoken| {
                     if head.framing != Framing::Length(0) {
-                        return Begun::Body(head);
+                        return RequestStart::Body(head);
                     }
                     let is_last = head.bytes == input.len();
                     let flow = self.answer(head.method, head.connection, spoken, is_last, out);
-                    Begun::Answered(Step::Answered(head.bytes, flow))
+                    RequestStart::Answered(InputStep::Answered(head.bytes, flow))
                 })?;
                 match front {
-                    Front::Whole(Begun::Answered(step)) => Ok(step),
-                    Front::Whole(Begun::Body(head)) => self.begin_body(&head, input, out),
-                    Front::Empty(bytes) => Ok(Step::Used(bytes)),
+                    Front::Whole(RequestStart::Answered(step)) => Ok(step),
+                    Front::Whole(RequestStart::Body(head)) => self.begin_body(&head, input, out),
+                    Front::Empty(bytes) => Ok(InputStep::Used(bytes)),
                     Front::Part => {
-                        self.reading = Reading::Head(scan);
-                        Ok(Step::Unfinished)
+                        self.reading = ReadState::Head(scan);
+                        Ok(InputStep::Unfinished)
                     }
                 }
             }
-            Reading::Body { body, .. } => {
+            ReadState::Body { body, .. } => {
                 let progress = body.advance(input, self.responder.limits())?;
                 if progress.ended {
                     let is_last = progress.used == input.len();
-                    Ok(Step::Answered(progress.used, self.answer_body(is_last, out)?))
+                    Ok(InputStep::Answered(progress.used, self.answer_body(is_last, out)?))
                 } else {
-                    Ok(Step::Used(progress.used))
+                    Ok(InputStep::Used(progress.used))
                 }
             }
-            Reading::Answer(_) => Ok(Step::Unfinished),
+            ReadState::Answer(_) => Ok(InputStep::Unfinished),
         }
     }
 
     /// A head is complete, and its body follows.
-    fn begin_body(&mut self, head: &Head, input: &[u8], out: &mut Outbox<'_>) -> Result<Step, Fault> {
+    fn begin_body(
+        &mut self,
+        head: &Head,
+        input: &[u8],
+        out: &mut Outbox<'_>,
+    ) -> Result<InputStep, RequestError> {
         let most = self.responder.limits().body_bytes;
         let body = match head.framing {
-            Framing::Length(length) if length > most => return Err(Fault::body_too_large(most)),
+            Framing::Length(length) if length > most => return Err(RequestError::body_too_large(most)),
             Framing::Length(length) => Body::Length(length),
             Framing::Chunked => Body::Chunked(Chunks::new()),
         };
@@ -163,14 +180,14 @@ impl<R: Responder> Conversation<R> {
         // A body has no meaning for GET (RFC 9110, section 9.3.1), but the target is in the head.
         let reads = matches!(head.method, Method::Get | Method::Head);
         let kept = input.get(..head.bytes).filter(|_| reads).map(Box::from);
-        self.reading = Reading::Body { body, method: head.method, connection: head.connection, kept };
-        Ok(Step::Used(head.bytes))
+        self.reading = ReadState::Body { body, method: head.method, connection: head.connection, kept };
+        Ok(InputStep::Used(head.bytes))
     }
 
     /// Responds to a request whose body was skipped.
-    fn answer_body(&mut self, is_last: bool, out: &mut Outbox<'_>) -> Result<Flow, Fault> {
-        let Reading::Body { method, connection, kept, .. } =
-            std::mem::replace(&mut self.reading, Reading::Head(Scan::new()))
+    fn answer_body(&mut self, is_last: bool, out: &mut Outbox<'_>) -> Result<Flow, RequestError> {
+        let ReadState::Body { method, connection, kept, .. } =
+            std::mem::replace(&mut self.reading, ReadState::Head(Scan::new()))
         else {
             return Ok(Flow::Continue);
         };
@@ -188,20 +205,20 @@ impl<R: Responder> Conversation<R> {
     fn answer(
         &mut self,
         method: Method,
-        connection: Connection,
+        connection: Persistence,
         spoken: Spoken<'_>,
         is_last: bool,
         out: &mut Outbox<'_>,
     ) -> Flow {
-        self.reading = Reading::Head(Scan::new());
+        self.reading = ReadState::Head(Scan::new());
         self.untime(out);
         // A stopping server announces it with its last response (RFC 9112, section 9.6). The client did not request the
         // close and may be sending already, so it could miss the response.
-        let leaves = is_last && connection != Connection::Closes && out.is_draining();
-        let connection = if leaves { Connection::Closes } else { connection };
+        let leaves = is_last && connection != Persistence::Closes && out.is_draining();
+        let connection = if leaves { Persistence::Closes } else { connection };
         let flow = match connection {
-            Connection::Closes if leaves => Flow::Linger,
-            Connection::Closes => Flow::Close,
+            Persistence::Closes if leaves => Flow::Linger,
+            Persistence::Closes => Flow::Close,
             _ => Flow::Continue,
         };
         let answered = match method {
@@ -221,7 +238,7 @@ impl<R: Responder> Conversation<R> {
             Answered::Whole => flow,
             Answered::Final => Flow::Close,
             Answered::UnderWay => {
-                self.reading = Reading::Answer(flow);
+                self.reading = ReadState::Answer(flow);
                 self.awaited = true;
                 out.set_activity(Activity::Work);
                 Flow::Continue
@@ -235,10 +252,10 @@ impl<R: Responder> Conversation<R> {
         out: &mut Outbox<'_>,
         with: impl FnOnce(&mut R, &mut Outbox<'_>) -> Answered,
     ) -> Flow {
-        let Reading::Answer(flow) = self.reading else { return Flow::Continue };
+        let ReadState::Answer(flow) = self.reading else { return Flow::Continue };
         let answered = with(&mut self.responder, out);
         if answered == Answered::Whole {
-            self.reading = Reading::Head(Scan::new());
+            self.reading = ReadState::Head(Scan::new());
             self.untime(out);
         }
         self.follow(answered, flow, out)
@@ -246,7 +263,7 @@ impl<R: Responder> Conversation<R> {
 
     /// Responds to a method that is not allowed here.
     #[cold]
-    fn decline(&mut self, method: Method, connection: Connection, flow: Flow, out: &mut Outbox<'_>) -> Flow {
+    fn decline(&mut self, method: Method, connection: Persistence, flow: Flow, out: &mut Outbox<'_>) -> Flow {
         let (status, why) = match method {
             Method::Connect => {
                 (Status::MethodNotAllowed, "this server is not a proxy; it answers GET and HEAD")
@@ -258,20 +275,20 @@ impl<R: Responder> Conversation<R> {
         };
         // The client may have begun to send through the tunnel: that must not be parsed as requests.
         let tunnels = method == Method::Connect;
-        let connection = if tunnels { Connection::Closes } else { connection };
-        self.responder.refuse(&Fault { status, why: why.into() }, false, connection, out);
+        let connection = if tunnels { Persistence::Closes } else { connection };
+        self.responder.refuse(&RequestError { status, why: why.into() }, false, connection, out);
         if tunnels { Flow::Linger } else { flow }
     }
 
     /// The last response of this connection. The peer may still be sending: linger, so that it can be read.
     #[cold]
-    fn fail(&mut self, fault: &Fault, input: &[u8], out: &mut Outbox<'_>) -> Flow {
+    fn fail(&mut self, fault: &RequestError, input: &[u8], out: &mut Outbox<'_>) -> Flow {
         let head_only = match self.reading {
-            Reading::Head(_) => input.starts_with(b"HEAD "),
-            Reading::Body { method, .. } => method == Method::Head,
-            Reading::Answer(_) => false,
+            ReadState::Head(_) => input.starts_with(b"HEAD "),
+            ReadState::Body { method, .. } => method == Method::Head,
+            ReadState::Answer(_) => false,
         };
-        self.responder.refuse(fault, head_only, Connection::Closes, out);
+        self.responder.refuse(fault, head_only, Persistence::Closes, out);
         out.wake_never();
         Flow::Linger
     }
@@ -309,11 +326,11 @@ impl<R: Responder> Session for Conversation<R> {
         let mut unfinished = false;
         while !rest.is_empty() && !out.is_full() {
             let used = match self.step(rest, out) {
-                Ok(Step::Used(used)) | Ok(Step::Answered(used, Flow::Continue)) => used,
-                Ok(Step::Answered(used, flow)) => {
+                Ok(InputStep::Used(used)) | Ok(InputStep::Answered(used, Flow::Continue)) => used,
+                Ok(InputStep::Answered(used, flow)) => {
                     return Consumed::bytes(input.len() - rest.len() + used).then(flow);
                 }
-                Ok(Step::Unfinished) => {
+                Ok(InputStep::Unfinished) => {
                     unfinished = true;
                     break;
                 }
@@ -322,10 +339,10 @@ impl<R: Responder> Session for Conversation<R> {
             rest = rest.get(used..).unwrap_or_default();
         }
         match self.reading {
-            Reading::Answer(_) => {}
-            Reading::Body { .. } => self.time(out),
-            Reading::Head(_) if unfinished => self.time(out),
-            Reading::Head(_) => self.untime(out),
+            ReadState::Answer(_) => {}
+            ReadState::Body { .. } => self.time(out),
+            ReadState::Head(_) if unfinished => self.time(out),
+            ReadState::Head(_) => self.untime(out),
         }
         Consumed::bytes(input.len() - rest.len())
     }
@@ -336,7 +353,7 @@ impl<R: Responder> Session for Conversation<R> {
 
     fn on_end(&mut self, _: &mut Outbox<'_>) -> Flow {
         match &mut self.reading {
-            Reading::Answer(flow) => {
+            ReadState::Answer(flow) => {
                 *flow = Flow::Close;
                 Flow::Continue
             }
@@ -351,8 +368,10 @@ impl<R: Responder> Session for Conversation<R> {
         if !matches!(mail, Mail::Timer) || !self.timed {
             return Flow::Continue;
         }
-        let fault =
-            Fault { status: Status::RequestTimeout, why: "the request took too long to arrive".into() };
+        let fault = RequestError {
+            status: Status::RequestTimeout,
+            why: "the request took too long to arrive".into(),
+        };
         self.fail(&fault, &[], out)
     }
 }

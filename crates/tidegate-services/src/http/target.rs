@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 use super::authority::{Authority, has_whole_escapes};
-use super::fault::Fault;
+use super::fault::RequestError;
 use super::head::Method;
 use super::scan::{NO_TARGET, NOT_IN_TARGET, PERCENT, class_of};
 
 /// A parsed target.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Target<'a> {
+pub(super) struct RequestTarget<'a> {
     /// Path and query; `*` for the server as a whole. Empty for `CONNECT`.
     pub(super) path: Cow<'a, str>,
     /// Host and port of the absolute form, or of `CONNECT`.
@@ -18,12 +18,12 @@ pub(super) struct Target<'a> {
     pub(super) is_asterisk: bool,
 }
 
-impl<'a> Target<'a> {
+impl<'a> RequestTarget<'a> {
     #[inline]
-    pub(super) fn parse(method: Method, text: &'a str) -> Result<Self, Fault> {
+    pub(super) fn parse(method: Method, text: &'a str) -> Result<Self, RequestError> {
         let classes = text.bytes().fold(0, |classes, byte| classes | class_of(byte));
         if classes & NOT_IN_TARGET != 0 {
-            return Err(Fault::bad(NO_TARGET));
+            return Err(RequestError::bad(NO_TARGET));
         }
         match text.as_bytes() {
             [b'/', ..] if method != Method::Connect && classes & PERCENT == 0 => {
@@ -40,39 +40,43 @@ impl<'a> Target<'a> {
 
     /// Checks the escapes of a path.
     #[cold]
-    fn escaped(authority: Option<&'a str>, path: Cow<'a, str>) -> Result<Self, Fault> {
+    fn escaped(authority: Option<&'a str>, path: Cow<'a, str>) -> Result<Self, RequestError> {
         // A query may contain a bare percent sign: browsers leave it unchanged.
         let end = path.find('?').unwrap_or(path.len());
         if !has_whole_escapes(path.as_bytes().get(..end).unwrap_or_default()) {
-            return Err(Fault::bad("a percent sign is not followed by two digits (RFC 3986, section 2.1)"));
+            return Err(RequestError::bad(
+                "a percent sign is not followed by two digits (RFC 3986, section 2.1)",
+            ));
         }
         Ok(Self { path, authority, is_asterisk: false })
     }
 
     #[cold]
-    fn absolute(text: &'a str) -> Result<Self, Fault> {
+    fn absolute(text: &'a str) -> Result<Self, RequestError> {
         const NO_FORM: &str = "the target is neither a path nor a URL of HTTP (RFC 9112, section 3.2)";
         let rest = ["http://", "https://"].iter().find_map(|scheme| {
             text.get(..scheme.len()).filter(|start| start.eq_ignore_ascii_case(scheme))?;
             text.get(scheme.len()..)
         });
-        let rest = rest.ok_or(Fault::bad(NO_FORM))?;
+        let rest = rest.ok_or(RequestError::bad(NO_FORM))?;
         let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         match Authority::parse(authority.as_bytes()) {
             Some(parsed) if !parsed.host.is_empty() => {}
-            _ => return Err(Fault::bad("the target has no valid host (RFC 9110, section 4.2.1)")),
+            _ => return Err(RequestError::bad("the target has no valid host (RFC 9110, section 4.2.1)")),
         }
         let path = if path.starts_with('/') { Cow::Borrowed(path) } else { Cow::Owned(format!("/{path}")) };
         Self::escaped(Some(authority), path)
     }
 
     #[cold]
-    fn tunnel(text: &'a str) -> Result<Self, Fault> {
+    fn tunnel(text: &'a str) -> Result<Self, RequestError> {
         match Authority::parse(text.as_bytes()) {
             Some(Authority { host, port: Some(_) }) if !host.is_empty() => {
                 Ok(Self { path: Cow::Borrowed(""), authority: Some(text), is_asterisk: false })
             }
-            _ => Err(Fault::bad("the target of CONNECT must be host and port (RFC 9112, section 3.2.3)")),
+            _ => Err(RequestError::bad(
+                "the target of CONNECT must be host and port (RFC 9112, section 3.2.3)",
+            )),
         }
     }
 }
@@ -82,7 +86,7 @@ mod tests {
     use super::*;
 
     fn parsed(method: Method, text: &str) -> Option<(String, Option<&str>)> {
-        Target::parse(method, text).ok().map(|target| (target.path.into_owned(), target.authority))
+        RequestTarget::parse(method, text).ok().map(|target| (target.path.into_owned(), target.authority))
     }
 
     #[test]

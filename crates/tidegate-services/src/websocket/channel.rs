@@ -16,7 +16,7 @@ use tungstenite::protocol::frame::{CloseFrame, FrameHeader, Utf8Bytes};
 use tungstenite::protocol::{Message, Role, WebSocketConfig, WebSocketContext};
 
 /// A WebSocket after its handshake.
-pub(super) struct Channel {
+pub(super) struct WebSocketChannel {
     /// Boxed: it is large, and connections may be many.
     context: Box<WebSocketContext>,
     /// Bytes of the message whose fragments are arriving.
@@ -36,7 +36,7 @@ pub(super) enum ChannelStep {
     Over,
 }
 
-impl Channel {
+impl WebSocketChannel {
     pub(super) fn new(message_bytes: usize) -> Self {
         let config = WebSocketConfig::default()
             .read_buffer_size(0)
@@ -73,7 +73,7 @@ impl Channel {
             self.collected = if last { 0 } else { self.collected + payload as usize };
             out.set_buffered(self.collected);
         }
-        let mut pipe = Pipe { input: &input[..bytes], out };
+        let mut pipe = WebSocketIo { input: &input[..bytes], out };
         match self.context.read(&mut pipe) {
             Ok(message @ (Message::Text(_) | Message::Binary(_))) => ChannelStep::Message(bytes, message),
             // A pong or the answer to a close is due.
@@ -91,7 +91,7 @@ impl Channel {
     pub(super) fn close(&mut self, code: CloseCode, reason: &'static str, out: &mut Outbox<'_>) {
         let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
         // Writing to an outbox does not fail; a WebSocket that is already closed sends nothing.
-        let _ = self.context.close(&mut Pipe { input: &[], out }, Some(frame));
+        let _ = self.context.close(&mut WebSocketIo { input: &[], out }, Some(frame));
     }
 
     #[cold]
@@ -119,12 +119,12 @@ fn code(e: &Error) -> CloseCode {
 }
 
 /// What tungstenite reads from and writes to.
-struct Pipe<'a, 'b> {
+struct WebSocketIo<'a, 'b> {
     input: &'a [u8],
     out: &'a mut Outbox<'b>,
 }
 
-impl Read for Pipe<'_, '_> {
+impl Read for WebSocketIo<'_, '_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self.input.read(into) {
             Ok(0) => Err(io::ErrorKind::WouldBlock.into()), // not the end: the next frame comes with the next step
@@ -133,7 +133,7 @@ impl Read for Pipe<'_, '_> {
     }
 }
 
-impl Write for Pipe<'_, '_> {
+impl Write for WebSocketIo<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.out.write(bytes);
         Ok(bytes.len())

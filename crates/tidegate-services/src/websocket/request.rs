@@ -3,7 +3,7 @@
 use tungstenite::handshake::derive_accept_key;
 
 use crate::http::answer::date_now;
-use crate::http::fault::{Fault, Status};
+use crate::http::fault::{RequestError, Status};
 use crate::http::head::{Framing, Head, Method, Spoken, list};
 
 /// The request's kind.
@@ -39,17 +39,17 @@ pub(super) fn page(length: usize) -> String {
 }
 
 /// Classifies a request.
-pub(super) fn wants(head: &Head, spoken: Spoken<'_>) -> Result<Wants, Fault> {
+pub(super) fn wants(head: &Head, spoken: Spoken<'_>) -> Result<Wants, RequestError> {
     let plain = match head.method {
         Method::Get => Wants::Page,
         Method::Head => Wants::PageHead,
         Method::Unknown => {
             let why = "the method is unknown; this server answers GET and HEAD".into();
-            return Err(Fault { status: Status::NotImplemented, why });
+            return Err(RequestError { status: Status::NotImplemented, why });
         }
         Method::Other | Method::Options | Method::Connect => {
             let why = "this server answers GET and HEAD".into();
-            return Err(Fault { status: Status::MethodNotAllowed, why });
+            return Err(RequestError { status: Status::MethodNotAllowed, why });
         }
     };
     // Upgrade has no meaning in HTTP/1.0 (RFC 9110, section 7.8).
@@ -58,7 +58,7 @@ pub(super) fn wants(head: &Head, spoken: Spoken<'_>) -> Result<Wants, Fault> {
         return Ok(plain);
     }
     if head.framing != Framing::Length(0) {
-        return Err(Fault::bad(
+        return Err(RequestError::bad(
             "an upgrade must not have a body: the start of its frames would be ambiguous",
         ));
     }
@@ -66,20 +66,20 @@ pub(super) fn wants(head: &Head, spoken: Spoken<'_>) -> Result<Wants, Fault> {
 }
 
 /// The accept value for the key of an upgrade (section 4.2.1).
-fn key(fields: &[httparse::Header<'_>]) -> Result<String, Fault> {
+fn key(fields: &[httparse::Header<'_>]) -> Result<String, RequestError> {
     if !has_token(fields, "connection", "upgrade") {
-        return Err(Fault::bad("an upgrade needs Connection: Upgrade"));
+        return Err(RequestError::bad("an upgrade needs Connection: Upgrade"));
     }
     if only(fields, "sec-websocket-version")? != Some(b"13") {
         let why = "only version 13 of WebSocket is supported (RFC 6455, section 4.4)".into();
-        return Err(Fault { status: Status::UpgradeRequired, why });
+        return Err(RequestError { status: Status::UpgradeRequired, why });
     }
     let key = only(fields, "sec-websocket-key")?.unwrap_or_default();
     // 16 bytes in base64: 22 characters and two of padding.
     let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     match key.split_at_checked(22) {
         Some((text, b"==")) if text.iter().all(is_base64) => Ok(derive_accept_key(key)),
-        _ => Err(Fault::bad("Sec-WebSocket-Key must occur once, with 16 bytes in base64")),
+        _ => Err(RequestError::bad("Sec-WebSocket-Key must occur once, with 16 bytes in base64")),
     }
 }
 
@@ -90,10 +90,13 @@ fn has_token(fields: &[httparse::Header<'_>], name: &str, token: &str) -> bool {
 }
 
 /// The value of a field that may occur once.
-pub(super) fn only<'a>(fields: &[httparse::Header<'a>], name: &str) -> Result<Option<&'a [u8]>, Fault> {
+pub(super) fn only<'a>(
+    fields: &[httparse::Header<'a>],
+    name: &str,
+) -> Result<Option<&'a [u8]>, RequestError> {
     let mut values = fields.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
     match (values.next(), values.next()) {
-        (_, Some(_)) => Err(Fault {
+        (_, Some(_)) => Err(RequestError {
             status: Status::BadRequest,
             why: format!("the request has more than one {name}").into(),
         }),

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tidegate::{Activity, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
-use super::channel::{Channel, ChannelStep};
+use super::channel::{ChannelStep, WebSocketChannel};
 use super::request::{self, Wants};
 use super::{CloseCode, HEAD_BYTES, MessageFlow, MessageService, MessageSession, WebSocketShared};
 use crate::http::answer::{date_now, refusal};
-use crate::http::fault::{Fault, Status};
-use crate::http::head::{self, Connection, Head, Scan, Spoken};
+use crate::http::fault::{RequestError, Status};
+use crate::http::head::{self, Head, Persistence, Scan, Spoken};
 
 /// One connection that begins with a WebSocket request.
 pub struct WebSocketSession<S: MessageService>(WebSocketState<S>);
@@ -19,7 +19,7 @@ enum WebSocketState<S: MessageService> {
     /// Waiting for the request.
     Asking(Asking<S>),
     /// Established.
-    Open { session: S::Session, channel: Channel },
+    Open { session: S::Session, channel: WebSocketChannel },
     /// Answered, closed or failed.
     Over,
 }
@@ -43,7 +43,7 @@ enum Reply<M> {
 
 impl<S: MessageService> Asking<S> {
     /// Responds to a complete request.
-    fn reply(&self, head: &Head, spoken: Spoken<'_>) -> Result<Reply<S::Session>, Fault> {
+    fn reply(&self, head: &Head, spoken: Spoken<'_>) -> Result<Reply<S::Session>, RequestError> {
         let WebSocketShared { service, access, .. } = &*self.front;
         access.check_host(spoken.authority)?;
         let path = spoken.target;
@@ -64,8 +64,8 @@ impl<S: MessageService> Asking<S> {
 }
 
 #[cold]
-fn not_found() -> Fault {
-    Fault { status: Status::NotFound, why: "there is nothing at this path".into() }
+fn not_found() -> RequestError {
+    RequestError { status: Status::NotFound, why: "there is nothing at this path".into() }
 }
 
 impl<S: MessageService> WebSocketSession<S> {
@@ -91,7 +91,7 @@ impl<S: MessageService> WebSocketSession<S> {
                         &date_now(),
                         "",
                         head_only,
-                        Connection::Closes,
+                        Persistence::Closes,
                     ));
                     return self.end(input);
                 }
@@ -128,7 +128,7 @@ impl<S: MessageService> WebSocketSession<S> {
         head: usize,
     ) -> Consumed {
         let WebSocketState::Asking(Asking { front, .. }) = &self.0 else { return Consumed::all(input) };
-        let mut channel = Channel::new(front.limits.message_bytes);
+        let mut channel = WebSocketChannel::new(front.limits.message_bytes);
         out.wake_never();
         out.write(answer.as_bytes());
         let flow = session.on_open(out);
@@ -170,7 +170,7 @@ fn hold_input(session: &impl MessageSession, out: &mut Outbox<'_>) {
 }
 
 /// Carries out what a session returned.
-fn follow(flow: MessageFlow, channel: &mut Channel, out: &mut Outbox<'_>) -> Flow {
+fn follow(flow: MessageFlow, channel: &mut WebSocketChannel, out: &mut Outbox<'_>) -> Flow {
     match flow {
         MessageFlow::Continue => Flow::Continue,
         MessageFlow::Close(code, reason) => {

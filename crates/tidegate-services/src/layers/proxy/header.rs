@@ -9,7 +9,7 @@ use super::HeaderFault;
 
 /// What the input begins with.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum HeaderParse {
     /// An incomplete header, or nothing yet.
     Part,
     /// A header of this many bytes, which names this client.
@@ -47,7 +47,7 @@ const V2_FIXED_BYTES: usize = 16;
 const V2_LOCAL: u8 = 0x20;
 
 /// Parses the header at the front of `input`; one of version 2 may have at most `v2_bytes`.
-pub(super) fn read(input: &[u8], v2_bytes: usize) -> Result<Seen, HeaderFault> {
+pub(super) fn read(input: &[u8], v2_bytes: usize) -> Result<HeaderParse, HeaderFault> {
     if begins(input, v2::PROTOCOL_PREFIX) {
         version_2(input, v2_bytes)
     } else if begins(input, V1_PREFIX) {
@@ -64,17 +64,17 @@ fn begins(input: &[u8], prefix: &[u8]) -> bool {
 
 /// Finds the line first and parses it when it is complete, as section 2.1 requires: a partial address can look like a
 /// complete one, or like a wrong one.
-fn version_1(input: &[u8]) -> Result<Seen, HeaderFault> {
+fn version_1(input: &[u8]) -> Result<HeaderParse, HeaderFault> {
     let window = input.get(..V1_BYTES).unwrap_or(input);
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
-        return if input.len() < V1_BYTES { Ok(Seen::Part) } else { Err(HeaderFault::TooLong) };
+        return if input.len() < V1_BYTES { Ok(HeaderParse::Part) } else { Err(HeaderFault::TooLong) };
     };
     let (line, whole) = (window.get(..end).unwrap_or_default(), window.get(..end + 2).unwrap_or_default());
     // Everything after UNKNOWN must be ignored (section 2.1), even if `ppp` would reject it.
     if let Some(rest) = line.strip_prefix(V1_UNKNOWN)
         && matches!(rest, [] | [b' ', ..])
     {
-        return Ok(Seen::Whole(whole.len(), HeaderClient::Socket));
+        return Ok(HeaderParse::Whole(whole.len(), HeaderClient::Socket));
     }
     // `ppp` parses ports like Rust, which allows a sign.
     if !line.rsplit(|&b| b == b' ').take(2).all(is_port) {
@@ -85,7 +85,7 @@ fn version_1(input: &[u8]) -> Result<Seen, HeaderFault> {
         v1::Addresses::Tcp6(ip) => HeaderClient::Behind(Some(ends!(ip))),
         v1::Addresses::Unknown => HeaderClient::Socket,
     };
-    Ok(Seen::Whole(whole.len(), client))
+    Ok(HeaderParse::Whole(whole.len(), client))
 }
 
 /// Digits without leading zeros (section 2.1); `ppp` checks the range.
@@ -94,17 +94,17 @@ fn is_port(word: &[u8]) -> bool {
 }
 
 /// The length is checked first, so that an oversized header is rejected before it is buffered. TLVs are skipped.
-fn version_2(input: &[u8], most: usize) -> Result<Seen, HeaderFault> {
+fn version_2(input: &[u8], most: usize) -> Result<HeaderParse, HeaderFault> {
     let Some(&[.., command, _, high, low]) = input.first_chunk::<V2_FIXED_BYTES>() else {
-        return Ok(Seen::Part);
+        return Ok(HeaderParse::Part);
     };
     let length = V2_FIXED_BYTES + usize::from(u16::from_be_bytes([high, low]));
     if length > most {
         return Err(HeaderFault::TooLong);
     }
-    let Some(whole) = input.get(..length) else { return Ok(Seen::Part) };
+    let Some(whole) = input.get(..length) else { return Ok(HeaderParse::Part) };
     if command == V2_LOCAL {
-        return Ok(Seen::Whole(length, HeaderClient::Socket)); // whatever its family says (section 2.2)
+        return Ok(HeaderParse::Whole(length, HeaderClient::Socket)); // whatever its family says (section 2.2)
     }
     let header = v2::Header::try_from(whole).map_err(|_| HeaderFault::Malformed)?;
     let client = match header.addresses {
@@ -113,7 +113,7 @@ fn version_2(input: &[u8], most: usize) -> Result<Seen, HeaderFault> {
         v2::Addresses::Unix(_) => HeaderClient::Behind(None),
         v2::Addresses::Unspecified => HeaderClient::Socket,
     };
-    Ok(Seen::Whole(length, client))
+    Ok(HeaderParse::Whole(length, client))
 }
 
 #[cfg(test)]
@@ -163,9 +163,9 @@ mod tests {
         ];
         for (header, client) in cases {
             for cut in 0..header.len() {
-                assert_eq!(read(&header[..cut], 512), Ok(Seen::Part), "{cut} bytes of {header:?}");
+                assert_eq!(read(&header[..cut], 512), Ok(HeaderParse::Part), "{cut} bytes of {header:?}");
             }
-            let whole = Ok(Seen::Whole(header.len(), client));
+            let whole = Ok(HeaderParse::Whole(header.len(), client));
             assert_eq!(read(&header, 512), whole, "{header:?}");
             assert_eq!(read(&[&header[..], b"GET / \r\n"].concat(), 512), whole, "{header:?} and more");
         }
@@ -223,14 +223,14 @@ mod tests {
     #[test]
     fn headers_have_a_bound_which_is_known_before_they_are_whole() {
         let longest = format!("PROXY UNKNOWN {}\r\n", "x".repeat(V1_BYTES - 16));
-        assert_eq!(read(longest.as_bytes(), 512), Ok(Seen::Whole(107, HeaderClient::Socket)));
+        assert_eq!(read(longest.as_bytes(), 512), Ok(HeaderParse::Whole(107, HeaderClient::Socket)));
         let longer = format!("PROXY UNKNOWN {}\r\n", "x".repeat(V1_BYTES - 15));
-        assert_eq!(read(&longer.as_bytes()[..106], 512), Ok(Seen::Part));
+        assert_eq!(read(&longer.as_bytes()[..106], 512), Ok(HeaderParse::Part));
         assert_eq!(read(&longer.as_bytes()[..107], 512), Err(HeaderFault::TooLong));
         assert_eq!(read(longer.as_bytes(), 512), Err(HeaderFault::TooLong));
 
         let full = v2(0x21, 0x11, &[ipv4(), vec![0; 512 - 16 - 12]].concat());
-        assert_eq!(read(&full, 512), Ok(Seen::Whole(512, behind("192.0.2.7:4660", "127.0.0.1:80"))));
+        assert_eq!(read(&full, 512), Ok(HeaderParse::Whole(512, behind("192.0.2.7:4660", "127.0.0.1:80"))));
         assert_eq!(read(&full[..16], 511), Err(HeaderFault::TooLong));
         let local = v2(0x20, 0, &[0; 65_535]);
         assert_eq!(read(&local[..16], 512), Err(HeaderFault::TooLong));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Service, Session};
 
-use super::header::{self, HeaderClient, Seen};
+use super::header::{self, HeaderClient, HeaderParse};
 use super::{HeaderFault, ProxyProtocolShared};
 
 /// One connection that begins with a header. Keeps none of its input.
@@ -50,11 +50,11 @@ impl<S: Service> ProxyHeaderSession<S> {
     fn on_header(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         let ProxyHeaderState::Waiting(waiting) = &mut self.0 else { return Consumed::all(input) };
         match header::read(input, waiting.shared.limits.header_bytes) {
-            Ok(Seen::Part) => {
+            Ok(HeaderParse::Part) => {
                 waiting.begin(out);
                 Consumed::bytes(0)
             }
-            Ok(Seen::Whole(bytes, client)) => self.open(client, bytes, input, out),
+            Ok(HeaderParse::Whole(bytes, client)) => self.open(client, bytes, input, out),
             Err(fault) => {
                 self.fail(fault);
                 Consumed::all(input).then(Flow::Abort)
