@@ -11,7 +11,7 @@ use tidegate::{LayerBuffer, Outbox, TlsPeer};
 use crate::server_name;
 
 /// Server or client: rustls has a type for each.
-pub trait Side: Send + 'static {
+pub trait TlsSide: Send + 'static {
     /// rustls' per-side data.
     type Data;
 
@@ -27,7 +27,7 @@ pub trait Side: Send + 'static {
     }
 }
 
-impl Side for UnbufferedServerConnection {
+impl TlsSide for UnbufferedServerConnection {
     type Data = ServerConnectionData;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
@@ -43,7 +43,7 @@ impl Side for UnbufferedServerConnection {
     }
 }
 
-impl Side for UnbufferedClientConnection {
+impl TlsSide for UnbufferedClientConnection {
     type Data = ClientConnectionData;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
@@ -82,7 +82,7 @@ pub(crate) struct Channel<C> {
     server_name: Option<Box<str>>,
 }
 
-impl<C: Side> Channel<C> {
+impl<C: TlsSide> Channel<C> {
     pub(crate) fn new(connection: C) -> Self {
         Self {
             connection: Box::new(connection),

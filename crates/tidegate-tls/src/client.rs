@@ -16,7 +16,7 @@ use tidegate::{Dial, Endpoint, Origin, Peer, Refusal, Service};
 
 use crate::fault::{TlsCounters, TlsError};
 use crate::server::{certificates, certificates_of};
-use crate::session::{Shared, TlsLimits, TlsSession};
+use crate::session::{TlsLimits, TlsSession, TlsShared};
 
 /// Which server certificates are trusted.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ impl Trust {
     }
 
     fn in_given(certificates: Vec<CertificateDer<'static>>) -> Result<Self, TlsError> {
-        let given = Given::new(certificates)?;
+        let given = GivenCertificates::new(certificates)?;
         let mut trust = Self::in_roots(RootCertStore::empty())?;
         trust.0.dangerous().set_certificate_verifier(Arc::new(given));
         Ok(trust)
@@ -100,12 +100,12 @@ impl Trust {
 /// server, as `openssl req -x509` creates. The owner of its key could sign any certificate, so this extends trust to
 /// nobody else.
 #[derive(Debug)]
-struct Given {
+struct GivenCertificates {
     authorities: Arc<WebPkiServerVerifier>,
     certificates: Vec<CertificateDer<'static>>,
 }
 
-impl Given {
+impl GivenCertificates {
     fn new(certificates: Vec<CertificateDer<'static>>) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
         for certificate in &certificates {
@@ -118,7 +118,7 @@ impl Given {
     }
 }
 
-impl ServerCertVerifier for Given {
+impl ServerCertVerifier for GivenCertificates {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -209,7 +209,7 @@ impl ServerCertVerifier for Anything {
 ///
 /// A failed handshake is reported to [`Service::dial_failed`] of the inner service, as a failed dial.
 pub struct TlsClient<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<TlsShared<S>>,
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
@@ -228,7 +228,7 @@ impl<S: Service> TlsClient<S> {
         limits: TlsLimits,
     ) -> Result<Self, TlsError> {
         let name = ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.into()))?;
-        let shared = Shared { service, limits, counters: Arc::default(), target: Some(target) };
+        let shared = TlsShared { service, limits, counters: Arc::default(), target: Some(target) };
         Ok(Self { shared: Arc::new(shared), config: Arc::new(trust.0), name })
     }
 
@@ -279,7 +279,12 @@ mod tests {
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap()
     }
 
-    fn verdict(given: &Given, shown: &CertificateDer<'_>, name: &str, at: Duration) -> Result<(), Error> {
+    fn verdict(
+        given: &GivenCertificates,
+        shown: &CertificateDer<'_>,
+        name: &str,
+        at: Duration,
+    ) -> Result<(), Error> {
         let (name, at) = (ServerName::try_from(name).unwrap(), UnixTime::since_unix_epoch(at));
         given.verify_server_cert(shown, &[], &name, &[], at).map(drop)
     }
@@ -307,7 +312,7 @@ mod tests {
 
     /// Taken as it is, by name and in its time; another one like it is not.
     fn assert_taken(shown: &CertificateDer<'static>, like: &CertificateDer<'static>) {
-        let given = Given::new(vec![like.clone(), shown.clone()]).unwrap();
+        let given = GivenCertificates::new(vec![like.clone(), shown.clone()]).unwrap();
         assert_eq!(verdict(&given, shown, "localhost", now()), Ok(()));
         let refusal = |name, at| match verdict(&given, shown, name, at) {
             Err(Error::InvalidCertificate(why)) => why,
@@ -318,7 +323,7 @@ mod tests {
         assert!(matches!(refusal("localhost", now() + YEARS), CertificateError::ExpiredContext { .. }));
         let before = Duration::from_secs(1);
         assert!(matches!(refusal("localhost", before), CertificateError::NotValidYetContext { .. }));
-        let other = Given::new(vec![like.clone()]).unwrap();
+        let other = GivenCertificates::new(vec![like.clone()]).unwrap();
         assert!(verdict(&other, shown, "localhost", now()).is_err(), "nobody has given it");
     }
 
@@ -340,7 +345,7 @@ mod tests {
         let key = KeyPair::generate().unwrap();
         let mut root = params(IsCa::Ca(BasicConstraints::Unconstrained));
         root.distinguished_name.push(rcgen::DnType::CommonName, "an authority");
-        let given = Given::new(vec![root.self_signed(&key).unwrap().der().clone()]).unwrap();
+        let given = GivenCertificates::new(vec![root.self_signed(&key).unwrap().der().clone()]).unwrap();
         let issuer = Issuer::new(root, key);
         let below = |is_ca| params(is_ca).signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap();
         assert_eq!(verdict(&given, below(IsCa::NoCa).der(), "localhost", now()), Ok(()));

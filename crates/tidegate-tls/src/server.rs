@@ -14,7 +14,7 @@ use tidegate::{Dial, Origin, Peer, Refusal, Service};
 
 use crate::fault::{TlsCounters, TlsError};
 use crate::server_name::noting;
-use crate::session::{Shared, TlsLimits, TlsSession};
+use crate::session::{TlsLimits, TlsSession, TlsShared};
 
 /// A server's certificate and key, from PEM files or from a rustls configuration.
 ///
@@ -152,7 +152,7 @@ fn pem_error(path: &Path, what: &'static str, e: pem::Error) -> TlsError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TlsServer<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<TlsShared<S>>,
     identity: Arc<Identity>,
 }
 
@@ -160,7 +160,7 @@ impl<S: Service> TlsServer<S> {
     /// Encrypts the connections to `service`, and counts handshakes.
     #[must_use]
     pub fn new(service: S, identity: Arc<Identity>, limits: TlsLimits, counters: Arc<TlsCounters>) -> Self {
-        Self { shared: Arc::new(Shared { service, limits, counters, target: None }), identity }
+        Self { shared: Arc::new(TlsShared { service, limits, counters, target: None }), identity }
     }
 
     /// Encrypts the connections to `service` with a rustls configuration (client certificates, several names, ALPN) and

@@ -10,7 +10,7 @@ use tidegate::{
     Service, Session,
 };
 
-use crate::channel::{Channel, Side};
+use crate::channel::{Channel, TlsSide};
 use crate::fault::{Fault, TlsCounters, TlsError};
 
 /// Maximum size of a record: a header of five bytes, and 2^14 bytes with 2,048 of protection (RFC 5246, section 6.2.3).
@@ -48,7 +48,7 @@ impl TlsLimits {
 }
 
 /// State shared by all connections of one service.
-pub(crate) struct Shared<S> {
+pub(crate) struct TlsShared<S> {
     pub(crate) service: S,
     pub(crate) limits: TlsLimits,
     pub(crate) counters: Arc<TlsCounters>,
@@ -60,7 +60,7 @@ pub(crate) struct Shared<S> {
 pub struct TlsSession<S: Service, C> {
     channel: Channel<C>,
     inside: Inside<S>,
-    shared: Arc<Shared<S>>,
+    shared: Arc<TlsShared<S>>,
     /// Input left by the inner session. Owns no memory while empty.
     plain: Vec<u8>,
     /// The inner session was notified of the peer's end.
@@ -88,8 +88,8 @@ fn then(first: Flow, second: Flow) -> Flow {
     if second == Flow::Continue { first } else { second }
 }
 
-impl<S: Service, C: Side> TlsSession<S, C> {
-    pub(crate) fn new(connection: C, peer: Peer, shared: Arc<Shared<S>>) -> Self {
+impl<S: Service, C: TlsSide> TlsSession<S, C> {
+    pub(crate) fn new(connection: C, peer: Peer, shared: Arc<TlsShared<S>>) -> Self {
         let (channel, inside) = (Channel::new(connection), Inside::Waiting(peer));
         Self {
             channel,
@@ -237,7 +237,7 @@ impl<S: Service, C: Side> TlsSession<S, C> {
     }
 }
 
-impl<S: Service, C: Side> Session for TlsSession<S, C> {
+impl<S: Service, C: TlsSide> Session for TlsSession<S, C> {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         if let Some(due) = self.shared.limits.handshake_timeout.and_then(|limit| out.now().checked_add(limit))
         {
