@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use tidegate_load::{Phase, Plan, Report};
+use tidegate_load::{Plan, Report, RunEvent};
 use tidegate_services::chat::Federation;
 
 use crate::agent::AgentOptions;
@@ -28,7 +28,7 @@ pub fn carry_out(
     _: &Plan,
     _: Option<TlsOrder>,
     _: &AtomicBool,
-    _: &mut dyn FnMut(Phase<'_>),
+    _: &mut dyn FnMut(RunEvent<'_>),
 ) -> Result<Report, ClusterError> {
     Err(ClusterError::BuiltWithoutNats)
 }

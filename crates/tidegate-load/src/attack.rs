@@ -20,11 +20,11 @@ use tidegate::{Client, Dial, Model, Policy, RunningClient, system};
 
 use crate::plan::{LoadError, Security, Target};
 pub use report::{AttackReport, KindReport};
-use session::{Attackers, Notice};
+use session::{AttackEvent, AttackService};
 
 /// The behaviour of an attacking connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum AttackKind {
     /// Sends nothing.
     Silent,
     /// Sends one byte a second.
@@ -37,7 +37,7 @@ pub enum Kind {
     Reset,
 }
 
-impl Kind {
+impl AttackKind {
     /// All kinds, in the order of reports.
     pub const ALL: [Self; 5] = [Self::Silent, Self::Trickle, Self::Flood, Self::HalfOpen, Self::Reset];
 
@@ -150,12 +150,12 @@ impl Attack {
     }
 
     /// Kinds whose connections are reopened whenever the server has ended them.
-    fn kept(&self) -> [(Kind, usize); 4] {
+    fn kept(&self) -> [(AttackKind, usize); 4] {
         [
-            (Kind::Silent, self.silent),
-            (Kind::Trickle, self.trickle),
-            (Kind::Flood, self.flood),
-            (Kind::HalfOpen, self.half_open),
+            (AttackKind::Silent, self.silent),
+            (AttackKind::Trickle, self.trickle),
+            (AttackKind::Flood, self.flood),
+            (AttackKind::HalfOpen, self.half_open),
         ]
     }
 }
@@ -186,7 +186,7 @@ pub fn attack(
     let model = attack.model.unwrap_or_else(|| Model::best().model);
     check_descriptors(attack, model)?;
     let (tell, notices) = channel();
-    let attackers = Attackers::new(attack, tell);
+    let attackers = AttackService::new(attack, tell);
     let client = Client::new(attackers).policy(policy(attack)).model(model).start()?;
     let report = AttackReport::new(attack, model);
     let mut campaign = Campaign {
@@ -229,10 +229,10 @@ fn policy(attack: &Attack) -> Policy {
 struct Campaign<'a> {
     attack: &'a Attack,
     client: &'a RunningClient,
-    notices: Receiver<Notice>,
+    notices: Receiver<AttackEvent>,
     report: AttackReport,
     /// Schedules reopened connections.
-    due: BinaryHeap<Reverse<(Instant, Kind)>>,
+    due: BinaryHeap<Reverse<(Instant, AttackKind)>>,
     /// Resets started, and those pending.
     resets: u64,
     resets_pending: usize,
@@ -278,34 +278,34 @@ impl Campaign<'_> {
             // Resets that could not start in time are skipped, not made up for.
             if self.resets_pending < rate as usize * PENDING_RESETS_S {
                 self.resets_pending += 1;
-                self.dial(Kind::Reset, self.resets % 2);
+                self.dial(AttackKind::Reset, self.resets % 2);
             }
         }
     }
 
-    fn dial(&self, kind: Kind, variant: u64) {
+    fn dial(&self, kind: AttackKind, variant: u64) {
         let to = &self.attack.target.endpoint;
         // The client runs until the attack is over, and its queue is longer than all connections together.
         let _ = self.client.dialler().dial(Dial::to(to).tag(session::tag(kind, variant)));
     }
 
-    fn take_in(&mut self, notice: Notice, end: Instant) {
+    fn take_in(&mut self, notice: AttackEvent, end: Instant) {
         let kind = notice.kind();
         let entry = self.report.of(kind);
         match notice {
-            Notice::Established { .. } => {
+            AttackEvent::Established { .. } => {
                 entry.opened += 1;
                 entry.standing += 1;
             }
-            Notice::Failed { .. } => entry.failed += 1,
-            Notice::Ended { lasted, how, .. } => entry.ended(lasted, how),
+            AttackEvent::Failed { .. } => entry.failed += 1,
+            AttackEvent::Ended { lasted, how, .. } => entry.ended(lasted, how),
         }
         let over = match notice {
-            Notice::Established { .. } => return,
-            Notice::Failed { .. } => Duration::ZERO,
-            Notice::Ended { lasted, .. } => lasted,
+            AttackEvent::Established { .. } => return,
+            AttackEvent::Failed { .. } => Duration::ZERO,
+            AttackEvent::Ended { lasted, .. } => lasted,
         };
-        if kind == Kind::Reset {
+        if kind == AttackKind::Reset {
             self.resets_pending = self.resets_pending.saturating_sub(1);
             return;
         }

@@ -94,7 +94,7 @@ struct EchoSchedule {
 }
 
 /// One echo connection.
-pub(crate) struct EchoSession {
+pub(crate) struct EchoClient {
     run_state: Arc<RunState>,
     pattern: Pattern,
     tag: u64,
@@ -117,11 +117,11 @@ pub(crate) struct EchoSession {
 }
 
 impl Service for EchoLoad {
-    type Session = EchoSession;
+    type Session = EchoClient;
 
-    fn open(&self, peer: &Peer) -> Result<EchoSession, Refusal> {
+    fn open(&self, peer: &Peer) -> Result<EchoClient, Refusal> {
         let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
-        Ok(EchoSession {
+        Ok(EchoClient {
             run_state: self.run_state.clone(),
             pattern: self.pattern.clone(),
             tag,
@@ -145,7 +145,7 @@ impl Service for EchoLoad {
     }
 }
 
-impl EchoSession {
+impl EchoClient {
     /// Sends as many messages as quota, window and schedule allow; returns whether they were the last.
     fn send(&mut self, out: &mut Outbox<'_>, cause: Cause) -> Flow {
         self.send_due(out, cause);
@@ -220,7 +220,7 @@ impl EchoSession {
     }
 }
 
-impl Session for EchoSession {
+impl Session for EchoClient {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.run_state.first_attempts_connected.fetch_add(1, Relaxed);
         self.run_state.first_attempts_ended.fetch_add(1, Relaxed);

@@ -14,7 +14,7 @@ use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Session};
 
 pub(crate) use service::HttpLoad;
 
-use answer::{Answer, Step};
+use answer::{Answer, ParseStep};
 use dialling::Places;
 use search::Search;
 
@@ -33,7 +33,7 @@ struct Common {
 }
 
 /// One HTTP connection.
-pub(crate) struct HttpSession {
+pub(crate) struct HttpClient {
     common: Arc<Common>,
     tag: u64,
     thread: usize,
@@ -51,7 +51,7 @@ pub(crate) struct HttpSession {
     quota: u64,
 }
 
-impl HttpSession {
+impl HttpClient {
     fn new(common: Arc<Common>, tag: u64, thread: usize) -> Self {
         let search = common.shape.body_contains.as_ref().map(|text| Box::new(Search::new(text.clone())));
         Self {
@@ -137,20 +137,20 @@ impl HttpSession {
         let mut used = 0;
         while let Some(rest) = input.get(used..).filter(|rest| !rest.is_empty()) {
             match self.answer.step(rest, &mut thread_stats.last_head, bodiless) {
-                Step::NeedsMore => break,
-                Step::Used(n) => used += n,
-                Step::Body { used: n, body } => {
+                ParseStep::NeedsMore => break,
+                ParseStep::Used(n) => used += n,
+                ParseStep::Body { used: n, body } => {
                     self.look(&rest[..body]);
                     used += n;
                 }
-                Step::Complete { used: n, body, status, open } => {
+                ParseStep::Complete { used: n, body, status, open } => {
                     self.look(&rest[..body]);
                     used += n;
                     if !self.complete(status, open && keep_alive, thread_stats) {
                         return (used, Flow::Close);
                     }
                 }
-                Step::Wrong(why) => {
+                ParseStep::Wrong(why) => {
                     let why = || format!("an invalid response: {why}");
                     if self.flight.take().is_some() {
                         thread_stats.wrong += 1;
@@ -172,7 +172,7 @@ impl HttpSession {
     }
 }
 
-impl Session for HttpSession {
+impl Session for HttpClient {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         if self.common.shape.keep_alive {
             self.fill(out, Cause::Room);

@@ -56,7 +56,7 @@ pub use ping::{PingPlan, PingReport, ping};
 #[cfg(target_os = "linux")]
 pub use ping::{baseline_echo, baseline_ping};
 pub use plan::{Amount, HttpShape, LoadError, Part, Plan, Protocol, Rate, Security, Target, TlsPlan};
-pub use report::{OpenLoop, Phase, Report, Second, Status, TlsReport};
+pub use report::{OpenLoop, Report, RunEvent, RunStatus, Second, TlsReport};
 pub use runner::{run, run_until};
 pub use tidegate_tls::{TlsError, Trust};
 pub use together::{AgentReport, Loss, Together};

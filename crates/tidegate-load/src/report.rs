@@ -10,7 +10,7 @@ use crate::verdict::{LimitedBy, Share, Verdict};
 
 /// The progress of a run; passed to the observer of [`run`](crate::run).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Phase<'a> {
+pub enum RunEvent<'a> {
     /// Connections are being opened; reported regularly.
     Opening {
         /// Established ones.
@@ -39,7 +39,7 @@ pub enum Phase<'a> {
         /// All its latencies, in microseconds.
         latency_us: &'a hdrhistogram::Histogram<u64>,
         /// The state so far.
-        status: Status,
+        status: RunStatus,
     },
     /// The measuring window has ended and outstanding responses have arrived. Connections are still open; they are
     /// closed when the observer returns, which may take a while if they are many.
@@ -51,7 +51,7 @@ pub enum Phase<'a> {
 
 /// The state in the middle of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Status {
+pub struct RunStatus {
     /// Connections that are open.
     pub open: u64,
     /// Failed connects so far.

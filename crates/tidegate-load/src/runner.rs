@@ -16,7 +16,7 @@ use crate::pacer::Pacer;
 use crate::plan::{Amount, BLOCK, LoadError, Plan, Protocol, TlsPlan};
 use crate::procs::Share;
 use crate::recorder::Recorder;
-use crate::report::{Phase, Report, Status, TlsReport};
+use crate::report::{Report, RunEvent, RunStatus, TlsReport};
 use crate::run_state::{RunState, Stage};
 use crate::verdict::Evidence;
 
@@ -33,7 +33,7 @@ const RESERVE: usize = 64;
 ///
 /// # Errors
 /// [`LoadError`] if the run cannot start. Later errors are in the report.
-pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadError> {
+pub fn run(plan: &Plan, observer: impl FnMut(RunEvent<'_>)) -> Result<Report, LoadError> {
     run_until(&Arc::default(), plan, observer)
 }
 
@@ -47,7 +47,7 @@ pub fn run(plan: &Plan, observer: impl FnMut(Phase<'_>)) -> Result<Report, LoadE
 pub fn run_until(
     interrupted: &Arc<AtomicBool>,
     plan: &Plan,
-    observer: impl FnMut(Phase<'_>),
+    observer: impl FnMut(RunEvent<'_>),
 ) -> Result<Report, LoadError> {
     plan.check()?;
     let model = plan.model.unwrap_or_else(|| Model::best().model);
@@ -180,7 +180,7 @@ const PACE: Duration = Duration::from_micros(100);
 /// How long requests that were due in the window may still be begun after it: as long as a timer may be late.
 const GRACE: Duration = Duration::from_millis(20);
 
-impl<'a, F: FnMut(Phase<'_>)> LoadRun<'a, F> {
+impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
     fn new(
         run_state: &'a RunState,
         client: &'a RunningClient,
@@ -210,18 +210,18 @@ impl<'a, F: FnMut(Phase<'_>)> LoadRun<'a, F> {
         let mut window = Measurement::open(run_state.plan.server_pid);
         if at_once {
             run_state.set_stage(Stage::Measuring);
-            (self.observer)(Phase::Measuring);
+            (self.observer)(RunEvent::Measuring);
         }
         self.open_all(dial);
         let connect_s = begun.elapsed().as_secs_f64();
         let connected = run_state.first_attempts_connected.load(Relaxed);
         let attempted = run_state.dials().min(run_state.plan.connections as u64);
-        (self.observer)(Phase::Connected { attempted, connected });
+        (self.observer)(RunEvent::Connected { attempted, connected });
         if !at_once {
             self.warm_up();
             window = Measurement::open(run_state.plan.server_pid);
             run_state.set_stage(Stage::Measuring);
-            (self.observer)(Phase::Measuring);
+            (self.observer)(RunEvent::Measuring);
         }
         let mut recorder = Recorder::new(window.begun);
         self.before = self.client.stats();
@@ -235,7 +235,7 @@ impl<'a, F: FnMut(Phase<'_>)> LoadRun<'a, F> {
         if let Some(second) = recorder.collect(run_state, Instant::now()) {
             let second = second.clone();
             let status = self.status(&mut window, &recorder);
-            (self.observer)(Phase::Second { second: &second, latency_us: recorder.last(), status });
+            (self.observer)(RunEvent::Second { second: &second, latency_us: recorder.last(), status });
         }
         let mut report = self.figures(window.length);
         report.server_gone_after_s = self.server_gone_after.map(|after| after.as_secs_f64());
@@ -244,7 +244,7 @@ impl<'a, F: FnMut(Phase<'_>)> LoadRun<'a, F> {
         report.interrupted = interrupted;
         report.connect_s = connect_s;
         report.verdict = Some(assess(&report, evidence));
-        (self.observer)(Phase::Done { report: &report });
+        (self.observer)(RunEvent::Done { report: &report });
         run_state.set_stage(Stage::Over);
         self.client.stop();
         report
@@ -260,7 +260,7 @@ impl<'a, F: FnMut(Phase<'_>)> LoadRun<'a, F> {
     }
 
     /// What can be said in the middle of the window.
-    fn status(&self, window: &mut Measurement, recorder: &Recorder) -> Status {
+    fn status(&self, window: &mut Measurement, recorder: &Recorder) -> RunStatus {
         let (second, whole) = window.look(self.run_state.plan.server_pid);
         let mut report = self.figures(window.begun.elapsed());
         recorder.enter_figures(self.run_state, &mut report);
@@ -268,7 +268,7 @@ impl<'a, F: FnMut(Phase<'_>)> LoadRun<'a, F> {
             (open.scheduled, open.not_started) = pacer.outcome_by(Instant::now());
         }
         let limited_by = assess(&report, self.evidence(whole, recorder)).limited_by;
-        Status {
+        RunStatus {
             open: self.client.stats().open(),
             connect_failed: report.connect_failed,
             generator: second.0,
@@ -290,7 +290,7 @@ impl<'a, F: FnMut(Phase<'_>)> LoadRun<'a, F> {
     fn tell_opening(&mut self) {
         if self.is_time_to_tell() {
             let connected = self.run_state.first_attempts_connected.load(Relaxed);
-            (self.observer)(Phase::Opening { connected });
+            (self.observer)(RunEvent::Opening { connected });
         }
     }
 
@@ -448,7 +448,7 @@ impl<'a, F: FnMut(Phase<'_>)> LoadRun<'a, F> {
             {
                 let second = second.clone();
                 let status = self.status(window, recorder);
-                (self.observer)(Phase::Second { second: &second, latency_us: recorder.last(), status });
+                (self.observer)(RunEvent::Second { second: &second, latency_us: recorder.last(), status });
             }
             if part >= 1.0 || self.run_state.is_interrupted() {
                 return;
@@ -460,7 +460,7 @@ impl<'a, F: FnMut(Phase<'_>)> LoadRun<'a, F> {
             }
             if self.is_time_to_tell() {
                 let requests = self.run_state.sum(|t| t.requests);
-                (self.observer)(Phase::Progress { requests, part });
+                (self.observer)(RunEvent::Progress { requests, part });
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::policy::MinRate;
 use tidegate::{CloseReason, Model, Policy, Running, Server};
-use tidegate_load::attack::{AttackSpeech, Kind, KindReport};
+use tidegate_load::attack::{AttackKind, AttackSpeech, KindReport};
 use tidegate_load::{Attack, AttackReport, Security, Target, attack};
 use tidegate_services::{Echo, Http};
 
@@ -44,7 +44,7 @@ fn http(policy: Policy) -> Running {
 }
 
 /// Attacks until `enough` holds of one kind.
-fn until(attack_plan: &Attack, kind: Kind, enough: impl Fn(&KindReport) -> bool) -> AttackReport {
+fn until(attack_plan: &Attack, kind: AttackKind, enough: impl Fn(&KindReport) -> bool) -> AttackReport {
     let shown = |report: &AttackReport| report.kind(kind).is_some_and(&enough);
     let report = attack(attack_plan, |report| match shown(report) {
         true => ControlFlow::Break(()),
@@ -59,7 +59,7 @@ fn until(attack_plan: &Attack, kind: Kind, enough: impl Fn(&KindReport) -> bool)
 fn who_never_speaks_is_ended_by_the_server_and_comes_again() {
     let server = http(hasty());
     let plan = Attack { silent: 3, ..attack_on(&server, AttackSpeech::Http) };
-    until(&plan, Kind::Silent, |seen| seen.opened > 6 && seen.ended_by_server() > 3);
+    until(&plan, AttackKind::Silent, |seen| seen.opened > 6 && seen.ended_by_server() > 3);
     assert!(server.stats().closed_by(CloseReason::FirstByteTimeout) > 3);
     assert_eq!(server.stats().bytes_in, 0);
 }
@@ -68,7 +68,7 @@ fn who_never_speaks_is_ended_by_the_server_and_comes_again() {
 fn who_trickles_is_ended_by_the_server_although_bytes_come() {
     let server = http(hasty());
     let plan = Attack { trickle: 3, ..attack_on(&server, AttackSpeech::Http) };
-    until(&plan, Kind::Trickle, |seen| seen.reset_by_server > 3);
+    until(&plan, AttackKind::Trickle, |seen| seen.reset_by_server > 3);
     assert!(server.stats().closed_by(CloseReason::MinRate) > 0);
     assert!(server.stats().bytes_in > 0);
 }
@@ -77,7 +77,7 @@ fn who_trickles_is_ended_by_the_server_although_bytes_come() {
 fn who_floods_and_never_reads_is_ended_by_the_server() {
     let server = http(hasty());
     let plan = Attack { flood: 3, ..attack_on(&server, AttackSpeech::Http) };
-    until(&plan, Kind::Flood, |seen| seen.reset_by_server > 3);
+    until(&plan, AttackKind::Flood, |seen| seen.reset_by_server > 3);
     let stats = server.stats();
     assert!(stats.closed_by(CloseReason::MinRate) + stats.closed_by(CloseReason::SendTimeout) > 0);
 }
@@ -86,8 +86,8 @@ fn who_floods_and_never_reads_is_ended_by_the_server() {
 fn who_finishes_in_mid_request_is_closed_and_resets_are_counted() {
     let server = http(hasty());
     let plan = Attack { half_open: 3, resets_per_s: 100, ..attack_on(&server, AttackSpeech::Http) };
-    until(&plan, Kind::HalfOpen, |seen| seen.closed_by_server > 3);
-    until(&plan, Kind::Reset, |seen| seen.ended_by_attacker > 10);
+    until(&plan, AttackKind::HalfOpen, |seen| seen.closed_by_server > 3);
+    until(&plan, AttackKind::Reset, |seen| seen.ended_by_attacker > 10);
     assert!(server.stats().closed_by(CloseReason::Reset) > 0);
 }
 
@@ -102,7 +102,7 @@ fn a_patient_server_keeps_everybody() {
         false => ControlFlow::Continue(()),
     })
     .unwrap();
-    for kind in [Kind::Silent, Kind::Trickle] {
+    for kind in [AttackKind::Silent, AttackKind::Trickle] {
         let seen = report.kind(kind).unwrap();
         assert_eq!((seen.opened, seen.standing, seen.ended_by_server()), (5, 5, 0), "{report:?}");
     }

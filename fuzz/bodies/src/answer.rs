@@ -6,7 +6,7 @@ use crate::cuts::Cuts;
 #[path = "../../../crates/tidegate-load/src/http/answer.rs"]
 mod parser;
 
-use parser::{Answer, KnownHead, Step};
+use parser::{Answer, KnownHead, ParseStep};
 
 /// Answers, and whether what follows them was understood.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -36,13 +36,13 @@ fn read(pieces: &[&[u8]], bodiless: bool) -> Understood {
         while used < input.len() {
             let left = input.len() - used;
             match answer.step(&input[used..], &mut known, bodiless) {
-                Step::NeedsMore => break,
-                Step::Used(n) => used += progress(n, left),
-                Step::Body { used: n, body } => {
+                ParseStep::NeedsMore => break,
+                ParseStep::Used(n) => used += progress(n, left),
+                ParseStep::Body { used: n, body } => {
                     used += progress(n, left);
                     understood.body_bytes += body;
                 }
-                Step::Complete { used: n, body, status, open } => {
+                ParseStep::Complete { used: n, body, status, open } => {
                     used += progress(n, left);
                     understood.body_bytes += body;
                     understood.answers.push((status, open));
@@ -50,7 +50,7 @@ fn read(pieces: &[&[u8]], bodiless: bool) -> Understood {
                         return understood;
                     }
                 }
-                Step::Wrong(_) => {
+                ParseStep::Wrong(_) => {
                     understood.wrong = true;
                     return understood;
                 }

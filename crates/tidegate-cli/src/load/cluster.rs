@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tidegate_cluster::lead::{self, LeadOptions, OnLost};
 use tidegate_cluster::{ClusterError, TlsOrder};
-use tidegate_load::{Phase, Plan, Report};
+use tidegate_load::{Plan, Report, RunEvent};
 
 use crate::Failure;
 use crate::limits::{at_least_one, time};
@@ -86,7 +86,7 @@ pub fn carry_out(
     plan: &Plan,
     tls: Option<TlsOrder>,
     interrupted: &AtomicBool,
-    observer: &mut dyn FnMut(Phase<'_>),
+    observer: &mut dyn FnMut(RunEvent<'_>),
 ) -> Result<Report, Failure> {
     lead::carry_out(options, plan, tls, interrupted, observer).map_err(|e| match e {
         ClusterError::Plan(e) => super::failure(e),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use console::{Style, measure_text_width, truncate_str};
 use tidegate_load::text::grouped;
 use tidegate_load::verdict::{LimitedBy, Share};
-use tidegate_load::{Amount, Phase, Second, Status};
+use tidegate_load::{Amount, RunEvent, RunStatus, Second};
 
 use super::summary::micros;
 
@@ -42,7 +42,7 @@ pub struct View {
     /// Requests of each second, the last one last.
     rates: VecDeque<f64>,
     last: Option<Second>,
-    status: Status,
+    status: RunStatus,
 }
 
 impl View {
@@ -60,7 +60,7 @@ impl View {
             failed: 0,
             rates: VecDeque::new(),
             last: None,
-            status: Status::default(),
+            status: RunStatus::default(),
         }
     }
 
@@ -70,15 +70,17 @@ impl View {
     }
 
     /// Updates it with a report of the run.
-    pub fn hear(&mut self, phase: &Phase<'_>) {
+    pub fn hear(&mut self, phase: &RunEvent<'_>) {
         match *phase {
-            Phase::Opening { connected } | Phase::Connected { connected, .. } => self.connected = connected,
-            Phase::Measuring => self.stage = Stage::Measuring(0.0),
-            Phase::Progress { requests, part } => {
+            RunEvent::Opening { connected } | RunEvent::Connected { connected, .. } => {
+                self.connected = connected
+            }
+            RunEvent::Measuring => self.stage = Stage::Measuring(0.0),
+            RunEvent::Progress { requests, part } => {
                 self.stage = Stage::Measuring(part.clamp(0.0, 1.0));
                 self.requests = requests;
             }
-            Phase::Second { second, status, .. } => {
+            RunEvent::Second { second, status, .. } => {
                 self.failed += second.failed;
                 if self.rates.len() == SPARKS {
                     self.rates.pop_front();
@@ -87,7 +89,7 @@ impl View {
                 self.last = Some(second.clone());
                 self.status = status;
             }
-            Phase::Done { .. } => {}
+            RunEvent::Done { .. } => {}
         }
     }
 

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use tidegate::{StartError, system};
-use tidegate_load::{Amount, LoadError, Phase, Plan, Protocol, Report};
+use tidegate_load::{Amount, LoadError, Plan, Protocol, Report, RunEvent};
 
 pub use args::Args;
 use args::{LoadCommon, LoadKind, MergeArgs, Output};
@@ -76,7 +76,7 @@ fn conduct(
     cpus: &[usize],
     output: &Output,
     painter: Option<Painter>,
-    load: impl FnOnce(&mut dyn FnMut(Phase<'_>)) -> Result<Report, Failure>,
+    load: impl FnOnce(&mut dyn FnMut(RunEvent<'_>)) -> Result<Report, Failure>,
 ) -> Outcome {
     pin(cpus)?;
     let mut sinks = Sinks::open(output)?;
@@ -87,8 +87,8 @@ fn conduct(
             painter.hear(&phase);
         }
         match phase {
-            Phase::Second { second, .. } => sinks.second(second),
-            Phase::Done { report } => {
+            RunEvent::Second { second, .. } => sinks.second(second),
+            RunEvent::Done { report } => {
                 // Before the connections are closed, which can take a while.
                 written = sinks.report(report);
             }
@@ -172,14 +172,14 @@ struct ProgressReporter {
 }
 
 impl ProgressReporter {
-    fn report(&mut self, phase: Phase<'_>) {
+    fn report(&mut self, phase: RunEvent<'_>) {
         match phase {
-            Phase::Connected { attempted, connected } => {
+            RunEvent::Connected { attempted, connected } => {
                 self.line(&format!("phase connected {attempted} {connected}"));
             }
-            Phase::Measuring => self.line("phase measuring"),
-            Phase::Opening { .. } | Phase::Progress { .. } | Phase::Second { .. } => {}
-            Phase::Done { .. } => {
+            RunEvent::Measuring => self.line("phase measuring"),
+            RunEvent::Opening { .. } | RunEvent::Progress { .. } | RunEvent::Second { .. } => {}
+            RunEvent::Done { .. } => {
                 self.line("phase done");
                 if self.phases {
                     // The end of the input counts as a line: the process that waited for us has gone.

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use console::Term;
-use tidegate_load::Phase;
+use tidegate_load::RunEvent;
 
 use super::live::View;
 
@@ -26,12 +26,13 @@ impl Painter {
     }
 
     /// Takes in what the run says of itself, and shows it.
-    pub fn hear(&mut self, phase: &Phase<'_>) {
+    pub fn hear(&mut self, phase: &RunEvent<'_>) {
         self.view.hear(phase);
-        let begins = matches!(phase, Phase::Connected { .. } | Phase::Second { .. } | Phase::Measuring);
+        let begins =
+            matches!(phase, RunEvent::Connected { .. } | RunEvent::Second { .. } | RunEvent::Measuring);
         let is_old = self.last.is_none_or(|last| last.elapsed() >= EACH);
         match phase {
-            Phase::Done { .. } => self.clear(),
+            RunEvent::Done { .. } => self.clear(),
             _ if begins || is_old => self.paint(),
             _ => {}
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::{Client, Subscriber};
 use futures_util::future::join_all;
-use tidegate_load::{Amount, Phase, Plan, Report, Second};
+use tidegate_load::{Amount, Plan, Report, RunEvent, Second};
 
 use super::{LeadOptions, OnLost};
 use crate::clock::Clock;
@@ -40,7 +40,7 @@ pub fn carry_out(
     plan: &Plan,
     tls: Option<TlsOrder>,
     interrupted: &AtomicBool,
-    observer: &mut dyn FnMut(Phase<'_>),
+    observer: &mut dyn FnMut(RunEvent<'_>),
 ) -> Result<Report, ClusterError> {
     plan.check()?;
     plan.part(options.agents - 1, options.agents)?; // the smallest one, before anybody is asked
@@ -54,7 +54,7 @@ async fn lead(
     plan: &Plan,
     tls: Option<TlsOrder>,
     interrupted: &AtomicBool,
-    observer: &mut dyn FnMut(Phase<'_>),
+    observer: &mut dyn FnMut(RunEvent<'_>),
 ) -> Result<Report, ClusterError> {
     let client = options.access.connect("tidegate load").await?;
     let run = format!("{:016x}", fastrand::u64(..));
@@ -115,7 +115,7 @@ struct Lead<'a> {
     events: Subscriber,
     clock: Clock,
     interrupted: &'a AtomicBool,
-    observer: &'a mut dyn FnMut(Phase<'_>),
+    observer: &'a mut dyn FnMut(RunEvent<'_>),
     troubles: Vec<String>,
     seconds: Seconds,
     /// The seconds of all that have been reported.
@@ -147,10 +147,10 @@ impl Lead<'_> {
             .filter(|m| !m.lost)
             .fold((0, 0), |(a, c), m| (a + m.attempted, c + m.connected));
         if !self.plan.begins_at_once() {
-            (self.observer)(Phase::Connected { attempted, connected });
+            (self.observer)(RunEvent::Connected { attempted, connected });
         }
         self.start().await;
-        (self.observer)(Phase::Measuring);
+        (self.observer)(RunEvent::Measuring);
         self.watch(|lead| lead.members.iter().all(Member::is_over)).await;
         self.tell_seconds();
         let report = self.result()?;
@@ -200,9 +200,9 @@ impl Lead<'_> {
     async fn bring(&mut self, mut report: Report) -> Report {
         if self.plan.begins_at_once() {
             let (attempted, connected) = (report.attempted, report.connected);
-            (self.observer)(Phase::Connected { attempted, connected });
+            (self.observer)(RunEvent::Connected { attempted, connected });
         }
-        (self.observer)(Phase::Done { report: &report });
+        (self.observer)(RunEvent::Done { report: &report });
         let held = self.members.iter().filter(|m| self.options.hold && m.report.is_some());
         let released = join_all(held.map(async |m| {
             let why = match self.ask(&m.id, &Ask::Release { run: self.run.clone(), share: m.share }).await {

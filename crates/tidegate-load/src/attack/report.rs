@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
 
-use super::session::How;
-use super::{Attack, Kind};
+use super::session::EndedBy;
+use super::{Attack, AttackKind};
 
 /// How the server reacted to the attack.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,37 +49,40 @@ pub struct KindReport {
 impl AttackReport {
     pub(super) fn new(attack: &Attack, model: Model) -> Self {
         let wanted = |kind| match kind {
-            Kind::Silent => attack.silent as u64,
-            Kind::Trickle => attack.trickle as u64,
-            Kind::Flood => attack.flood as u64,
-            Kind::HalfOpen => attack.half_open as u64,
-            Kind::Reset => u64::from(attack.resets_per_s),
+            AttackKind::Silent => attack.silent as u64,
+            AttackKind::Trickle => attack.trickle as u64,
+            AttackKind::Flood => attack.flood as u64,
+            AttackKind::HalfOpen => attack.half_open as u64,
+            AttackKind::Reset => u64::from(attack.resets_per_s),
         };
-        let kind =
-            |kind: Kind| KindReport { kind: kind.name().into(), wanted: wanted(kind), ..Default::default() };
+        let kind = |kind: AttackKind| KindReport {
+            kind: kind.name().into(),
+            wanted: wanted(kind),
+            ..Default::default()
+        };
         Self {
             format: 1,
             target: attack.target.endpoint.to_string(),
             model: model.to_string(),
             duration_s: 0.0,
-            kinds: Kind::ALL.map(kind).into(),
+            kinds: AttackKind::ALL.map(kind).into(),
         }
     }
 
-    pub(super) fn of(&mut self, kind: Kind) -> &mut KindReport {
+    pub(super) fn of(&mut self, kind: AttackKind) -> &mut KindReport {
         &mut self.kinds[kind as usize] // one for each kind, in this order
     }
 
     /// Whether every connection to be kept open was tried once.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        let kept = self.kinds.iter().filter(|entry| entry.kind != Kind::Reset.name());
+        let kept = self.kinds.iter().filter(|entry| entry.kind != AttackKind::Reset.name());
         kept.into_iter().all(|entry| entry.opened + entry.failed >= entry.wanted)
     }
 
     /// The entry of this kind.
     #[must_use]
-    pub fn kind(&self, kind: Kind) -> Option<&KindReport> {
+    pub fn kind(&self, kind: AttackKind) -> Option<&KindReport> {
         self.kinds.iter().find(|entry| entry.kind == kind.name())
     }
 }
@@ -91,12 +94,12 @@ impl KindReport {
         self.closed_by_server + self.reset_by_server
     }
 
-    pub(super) fn ended(&mut self, lasted: Duration, how: How) {
+    pub(super) fn ended(&mut self, lasted: Duration, how: EndedBy) {
         self.standing = self.standing.saturating_sub(1);
         match how {
-            How::Closed => self.closed_by_server += 1,
-            How::Reset => self.reset_by_server += 1,
-            How::Itself => {
+            EndedBy::Closed => self.closed_by_server += 1,
+            EndedBy::Reset => self.reset_by_server += 1,
+            EndedBy::Itself => {
                 self.ended_by_attacker += 1;
                 return;
             }
@@ -114,9 +117,9 @@ mod tests {
     #[test]
     fn what_the_server_ended_is_counted_apart_from_what_the_attacker_did() {
         let mut report = KindReport { standing: 3, ..KindReport::default() };
-        report.ended(Duration::from_secs(1), How::Closed);
-        report.ended(Duration::from_secs(3), How::Reset);
-        report.ended(Duration::from_secs(100), How::Itself);
+        report.ended(Duration::from_secs(1), EndedBy::Closed);
+        report.ended(Duration::from_secs(3), EndedBy::Reset);
+        report.ended(Duration::from_secs(100), EndedBy::Itself);
         assert_eq!((report.ended_by_server(), report.ended_by_attacker, report.standing), (2, 1, 0));
         assert_eq!(report.lasted_s, Some([1.0, 2.0, 3.0]));
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Origin, Outbox, Peer, Refusal, Service, Session};
 
-use super::{Attack, AttackSpeech, Kind};
+use super::{Attack, AttackKind, AttackSpeech};
 
 /// How long a connection that is to be reset in mid-request waits for its first bytes to arrive.
 const BEFORE_RESET: Duration = Duration::from_millis(50);
@@ -19,14 +19,14 @@ const BETWEEN_BYTES: Duration = Duration::from_secs(1);
 const FLOOD_BYTES: usize = 16 * 1024;
 
 /// The outcome of a connection, reported to the attack.
-pub(super) enum Notice {
-    Established { kind: Kind },
-    Failed { kind: Kind },
-    Ended { kind: Kind, lasted: Duration, how: How },
+pub(super) enum AttackEvent {
+    Established { kind: AttackKind },
+    Failed { kind: AttackKind },
+    Ended { kind: AttackKind, lasted: Duration, how: EndedBy },
 }
 
-impl Notice {
-    pub(super) fn kind(&self) -> Kind {
+impl AttackEvent {
+    pub(super) fn kind(&self) -> AttackKind {
         match *self {
             Self::Established { kind } | Self::Failed { kind } | Self::Ended { kind, .. } => kind,
         }
@@ -35,7 +35,7 @@ impl Notice {
 
 /// Who ended a connection, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum EndedBy {
     /// The server closed it.
     Closed,
     /// The server reset it.
@@ -45,17 +45,17 @@ pub(super) enum How {
 }
 
 /// The number of a dial: its kind, and its variant.
-pub(super) fn tag(kind: Kind, variant: u64) -> u64 {
+pub(super) fn tag(kind: AttackKind, variant: u64) -> u64 {
     (kind as u64) << 8 | variant
 }
 
-fn kind_of(tag: u64) -> Option<Kind> {
-    Kind::ALL.into_iter().find(|&kind| kind as u64 == tag >> 8)
+fn kind_of(tag: u64) -> Option<AttackKind> {
+    AttackKind::ALL.into_iter().find(|&kind| kind as u64 == tag >> 8)
 }
 
 /// Makes the sessions.
-pub(super) struct Attackers {
-    notices: Sender<Notice>,
+pub(super) struct AttackService {
+    notices: Sender<AttackEvent>,
     words: Arc<Words>,
 }
 
@@ -67,8 +67,8 @@ struct Words {
     flood: Bytes,
 }
 
-impl Attackers {
-    pub(super) fn new(attack: &Attack, notices: Sender<Notice>) -> Self {
+impl AttackService {
+    pub(super) fn new(attack: &Attack, notices: Sender<AttackEvent>) -> Self {
         let (host, path) = (&attack.target.host, &attack.target.path);
         let words = match attack.speech {
             AttackSpeech::Http => {
@@ -82,18 +82,18 @@ impl Attackers {
         Self { notices, words: Arc::new(words) }
     }
 
-    fn notify(&self, notice: Notice) {
+    fn notify(&self, notice: AttackEvent) {
         let _ = self.notices.send(notice); // the campaign is over: nobody counts any more
     }
 }
 
-impl Service for Attackers {
+impl Service for AttackService {
     type Session = Attacker;
 
     fn open(&self, peer: &Peer) -> Result<Attacker, Refusal> {
         let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
         let kind = kind_of(tag).ok_or(Refusal)?;
-        self.notify(Notice::Established { kind });
+        self.notify(AttackEvent::Established { kind });
         Ok(Attacker {
             kind,
             at_once: tag & 1 == 1,
@@ -107,14 +107,14 @@ impl Service for Attackers {
 
     fn dial_failed(&self, dial: &Dial, _: &std::io::Error) {
         if let Some(kind) = kind_of(dial.tag) {
-            self.notify(Notice::Failed { kind });
+            self.notify(AttackEvent::Failed { kind });
         }
     }
 }
 
 /// One connection.
 pub(super) struct Attacker {
-    kind: Kind,
+    kind: AttackKind,
     /// For resets: whether it resets before sending anything.
     at_once: bool,
     established: Instant,
@@ -122,7 +122,7 @@ pub(super) struct Attacker {
     said: usize,
     /// The server has ended it.
     ended: bool,
-    notices: Sender<Notice>,
+    notices: Sender<AttackEvent>,
     words: Arc<Words>,
 }
 
@@ -148,15 +148,15 @@ impl Attacker {
 impl Session for Attacker {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         match self.kind {
-            Kind::Silent => Flow::Continue,
-            Kind::Trickle => self.trickle(out),
-            Kind::Flood => self.flood(out),
-            Kind::HalfOpen => {
+            AttackKind::Silent => Flow::Continue,
+            AttackKind::Trickle => self.trickle(out),
+            AttackKind::Flood => self.flood(out),
+            AttackKind::HalfOpen => {
                 out.share(self.words.begun.clone());
                 Flow::Shutdown
             }
-            Kind::Reset if self.at_once => Flow::Abort,
-            Kind::Reset => {
+            AttackKind::Reset if self.at_once => Flow::Abort,
+            AttackKind::Reset => {
                 out.share(self.words.begun.clone());
                 out.wake_at(out.now() + BEFORE_RESET);
                 Flow::Continue
@@ -169,13 +169,13 @@ impl Session for Attacker {
     }
 
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
-        if self.kind == Kind::Flood { self.flood(out) } else { Flow::Continue }
+        if self.kind == AttackKind::Flood { self.flood(out) } else { Flow::Continue }
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match (mail, self.kind) {
-            (Mail::Timer, Kind::Trickle) => self.trickle(out),
-            (Mail::Timer, Kind::Reset) => Flow::Abort,
+            (Mail::Timer, AttackKind::Trickle) => self.trickle(out),
+            (Mail::Timer, AttackKind::Reset) => Flow::Abort,
             _ => Flow::Continue,
         }
     }
@@ -188,12 +188,16 @@ impl Session for Attacker {
 
     fn on_close(&mut self, why: CloseReason) {
         let how = match why {
-            _ if self.ended => How::Closed,
-            CloseReason::Aborted => How::Itself,
+            _ if self.ended => EndedBy::Closed,
+            CloseReason::Aborted => EndedBy::Itself,
             CloseReason::Stopped => return, // the attack is over
-            CloseReason::Finished => How::Closed,
-            _ => How::Reset,
+            CloseReason::Finished => EndedBy::Closed,
+            _ => EndedBy::Reset,
         };
-        let _ = self.notices.send(Notice::Ended { kind: self.kind, lasted: self.established.elapsed(), how });
+        let _ = self.notices.send(AttackEvent::Ended {
+            kind: self.kind,
+            lasted: self.established.elapsed(),
+            how,
+        });
     }
 }

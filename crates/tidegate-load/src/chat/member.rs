@@ -18,12 +18,12 @@ use super::wire::{Heard, hear, hello, say};
 pub(super) struct ChatLoad(pub(super) Arc<ChatShared>);
 
 impl Service for ChatLoad {
-    type Session = Member;
+    type Session = ChatClient;
 
-    fn open(&self, peer: &Peer) -> Result<Member, Refusal> {
+    fn open(&self, peer: &Peer) -> Result<ChatClient, Refusal> {
         let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
         let index = tag as usize;
-        Ok(Member {
+        Ok(ChatClient {
             shared: self.0.clone(),
             index,
             thread: peer.thread,
@@ -40,7 +40,7 @@ impl Service for ChatLoad {
     }
 }
 
-pub(super) struct Member {
+pub(super) struct ChatClient {
     shared: Arc<ChatShared>,
     index: usize,
     thread: usize,
@@ -60,7 +60,7 @@ pub(super) fn join_line(plan: &ChatPlan, member: usize) -> String {
     format!("/join load{} m{member}", plan.room(member))
 }
 
-impl Member {
+impl ChatClient {
     fn plan(&self) -> &ChatPlan {
         &self.shared.plan
     }
@@ -142,11 +142,11 @@ impl Member {
     }
 }
 
-impl Recipient for Member {
+impl Recipient for ChatClient {
     type Message = Begin;
 }
 
-impl Session for Member {
+impl Session for ChatClient {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         let hello = hello(self.plan().speech, &self.plan().target(self.index).host);
         if hello.is_empty() {

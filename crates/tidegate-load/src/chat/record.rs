@@ -58,7 +58,7 @@ fn number(text: &[u8]) -> Option<(u64, &[u8])> {
 
 /// One message of a room, as the members of one thread heard it.
 #[derive(Debug)]
-struct Entry {
+struct RecordedMessage {
     text: Box<[u8]>,
     stamp: Stamp,
     heard: u64,
@@ -71,7 +71,7 @@ struct Entry {
 pub(super) struct Record {
     /// The number of the first one.
     base: u64,
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<RecordedMessage>>,
 }
 
 impl Record {
@@ -85,8 +85,12 @@ impl Record {
         if at >= self.entries.len() {
             self.entries.resize_with(at + 1, || None);
         }
-        let entry =
-            self.entries[at].get_or_insert_with(|| Entry { text: text.into(), stamp, heard: 0, worst_us: 0 });
+        let entry = self.entries[at].get_or_insert_with(|| RecordedMessage {
+            text: text.into(),
+            stamp,
+            heard: 0,
+            worst_us: 0,
+        });
         entry.heard += 1;
         entry.worst_us = entry.worst_us.max(latency_us);
         *entry.text == *text
@@ -116,7 +120,7 @@ impl Record {
     /// Messages that not exactly `members` have heard, or that are here under two numbers.
     pub(super) fn wrong(&self, members: u64) -> u64 {
         let mut stamps = HashSet::new();
-        let wrong = |entry: &&Entry| entry.heard != members || !stamps.insert(entry.stamp);
+        let wrong = |entry: &&RecordedMessage| entry.heard != members || !stamps.insert(entry.stamp);
         self.entries.iter().flatten().filter(wrong).count() as u64
     }
 

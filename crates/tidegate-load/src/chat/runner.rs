@@ -13,7 +13,7 @@ use super::report::ChatReport;
 use super::seconds::Seconds;
 use super::shared::{Begin, ChatShared};
 use crate::plan::{Amount, LoadError};
-use crate::report::{Phase, TlsReport};
+use crate::report::{RunEvent, TlsReport};
 use crate::runner::start;
 
 /// Connections that are being made at once.
@@ -27,14 +27,14 @@ const HURRY: Duration = Duration::from_secs(1);
 
 /// Carries a plan out; ends early once `interrupted` is true, and the report is then about what was said until there.
 /// `observer` is notified of progress, on the calling thread: what it sees as requests are deliveries in
-/// [`Phase::Second`], and messages said in [`Phase::Progress`].
+/// [`RunEvent::Second`], and messages said in [`RunEvent::Progress`].
 ///
 /// # Errors
 /// [`LoadError`] if it cannot be begun at all. What goes wrong on the way is in the report.
 pub fn run_chat(
     interrupted: &Arc<AtomicBool>,
     plan: &ChatPlan,
-    observer: impl FnMut(Phase<'_>),
+    observer: impl FnMut(RunEvent<'_>),
 ) -> Result<ChatReport, LoadError> {
     // What it cannot raise it has to do with.
     let _ = system::raise_descriptor_limit();
@@ -65,7 +65,7 @@ struct ChatRun<'a, F> {
     told: Instant,
 }
 
-impl<F: FnMut(Phase<'_>)> ChatRun<'_, F> {
+impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
     /// Everything while there are connections; whether all members were in.
     fn conduct(&mut self, report: &mut ChatReport) -> bool {
         let begun = Instant::now();
@@ -74,7 +74,7 @@ impl<F: FnMut(Phase<'_>)> ChatRun<'_, F> {
         report.joined = self.shared.joined() + deaf.len();
         report.joining_s = begun.elapsed().as_secs_f64();
         let (attempted, connected) = (self.plan.members as u64, report.joined as u64);
-        (self.observer)(Phase::Connected { attempted, connected });
+        (self.observer)(RunEvent::Connected { attempted, connected });
         if all_in {
             self.speak(report);
         }
@@ -89,7 +89,7 @@ impl<F: FnMut(Phase<'_>)> ChatRun<'_, F> {
         let pids = (Some(std::process::id()), self.plan.server_pid);
         let before = (cpu(pids.0), cpu(pids.1));
         let start = Instant::now();
-        (self.observer)(Phase::Measuring);
+        (self.observer)(RunEvent::Measuring);
         self.shared.begin(Begin { at: start + Duration::from_millis(50) });
         self.wait_for_the_last();
         report.elapsed_s = start.elapsed().as_secs_f64();
@@ -135,7 +135,7 @@ impl<F: FnMut(Phase<'_>)> ChatRun<'_, F> {
             }
             if self.told.elapsed() > TELL {
                 self.told = Instant::now();
-                (self.observer)(Phase::Opening { connected: self.shared.joined() as u64 });
+                (self.observer)(RunEvent::Opening { connected: self.shared.joined() as u64 });
             }
             std::thread::park_timeout(GLANCE);
         }
@@ -167,13 +167,13 @@ impl<F: FnMut(Phase<'_>)> ChatRun<'_, F> {
                 return;
             }
             if let Some(turn) = seconds.turn(self.plan, self.shared, &progress) {
-                (self.observer)(Phase::Second {
+                (self.observer)(RunEvent::Second {
                     second: &turn.second,
                     latency_us: &turn.latency_us,
                     status: turn.status,
                 });
                 let part = self.part(progress.said);
-                (self.observer)(Phase::Progress { requests: progress.said, part });
+                (self.observer)(RunEvent::Progress { requests: progress.said, part });
             }
         }
     }

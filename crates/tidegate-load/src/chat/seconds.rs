@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::ChatPlan;
-use super::shared::{ChatShared, Progress};
+use super::shared::{ChatProgress, ChatShared};
 use crate::measurement::Measurement;
-use crate::report::{Latency, Second, Status};
+use crate::report::{Latency, RunStatus, Second};
 use crate::thread_stats::histogram;
 
 const LENGTH: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ const LENGTH: Duration = Duration::from_secs(1);
 pub(super) struct FinishedSecond {
     pub(super) second: Second,
     pub(super) latency_us: Histogram<u64>,
-    pub(super) status: Status,
+    pub(super) status: RunStatus,
 }
 
 /// What was known when the last second was over.
@@ -42,7 +42,7 @@ impl Seconds {
         &mut self,
         plan: &ChatPlan,
         shared: &ChatShared,
-        progress: &Progress,
+        progress: &ChatProgress,
     ) -> Option<FinishedSecond> {
         let now = Instant::now();
         let length = now.duration_since(self.last);
@@ -71,7 +71,7 @@ impl Seconds {
         };
         let ((generator, server), _) = self.window.look(plan.server_pid);
         let open = shared.joined().saturating_sub(shared.lost()) as u64;
-        let status = Status { open, generator, server, ..Status::default() };
+        let status = RunStatus { open, generator, server, ..RunStatus::default() };
         (self.last, self.said, self.heard) = (now, progress.said, progress.heard);
         (self.wrong, self.latency_us) = (wrong, all);
         Some(FinishedSecond { second, latency_us, status })

@@ -30,7 +30,7 @@ pub(super) struct ChatThreadStats {
 }
 
 /// How far everybody is.
-pub(super) struct Progress {
+pub(super) struct ChatProgress {
     pub(super) said: u64,
     pub(super) heard: u64,
     /// Of what was said, so many times it has to be heard,
@@ -204,13 +204,13 @@ impl ChatShared {
         (readers / self.plan.rooms + usize::from(room < readers % self.plan.rooms)) as u64
     }
 
-    pub(super) fn progress(&self) -> Progress {
+    pub(super) fn progress(&self) -> ChatProgress {
         let each = |counts: &[AtomicU64]| {
             let counts = counts.iter().enumerate();
             counts.map(|(room, count)| count.load(Relaxed) * self.readers(room)).sum()
         };
         let heard = self.all_stats().map(|thread_stats| thread_stats.heard).sum(); // before what was said: never more than that
-        Progress { said: self.said(), heard, owed: each(&self.said), spared: each(&self.refused) }
+        ChatProgress { said: self.said(), heard, owed: each(&self.said), spared: each(&self.refused) }
     }
 }
 

@@ -9,14 +9,14 @@ pub(crate) enum Answer {
     /// In a body with so many bytes left.
     Length { left: u64, status: u16, open: bool },
     /// In a chunked body.
-    Chunked { at: Chunk, status: u16, open: bool },
+    Chunked { at: ChunkState, status: u16, open: bool },
     /// In a body that ends with the connection.
     ToEnd { status: u16 },
 }
 
 /// Where the reading of a chunked body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Chunk {
+pub(crate) enum ChunkState {
     /// At a line with a size.
     Size,
     /// In the data of a chunk, its line end included.
@@ -27,7 +27,7 @@ pub(crate) enum Chunk {
 
 /// The result of a parser step.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ParseStep {
     /// More input is needed.
     NeedsMore,
     /// This many bytes were consumed; continue.
@@ -58,28 +58,28 @@ impl Answer {
     /// Continues parsing at the front of `input`.
     ///
     /// `bodiless` means that responses have no body whatever their heads say: the request was HEAD.
-    pub(crate) fn step(&mut self, input: &[u8], known: &mut KnownHead, bodiless: bool) -> Step {
+    pub(crate) fn step(&mut self, input: &[u8], known: &mut KnownHead, bodiless: bool) -> ParseStep {
         match self {
             Self::Head => self.head(input, known, bodiless),
             Self::Length { left, status, open } => {
                 let used = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
                 *left -= used as u64;
                 if *left > 0 {
-                    return Step::Body { used, body: used };
+                    return ParseStep::Body { used, body: used };
                 }
-                let step = Step::Complete { used, body: used, status: *status, open: *open };
+                let step = ParseStep::Complete { used, body: used, status: *status, open: *open };
                 *self = Self::Head;
                 step
             }
             Self::Chunked { at, status, open } => match chunk(at, input) {
-                Step::Complete { used, .. } => {
-                    let step = Step::Complete { used, body: 0, status: *status, open: *open };
+                ParseStep::Complete { used, .. } => {
+                    let step = ParseStep::Complete { used, body: 0, status: *status, open: *open };
                     *self = Self::Head;
                     step
                 }
                 step => step,
             },
-            Self::ToEnd { .. } => Step::Body { used: input.len(), body: input.len() },
+            Self::ToEnd { .. } => ParseStep::Body { used: input.len(), body: input.len() },
         }
     }
 
@@ -91,7 +91,7 @@ impl Answer {
         }
     }
 
-    fn head(&mut self, input: &[u8], known: &mut KnownHead, bodiless: bool) -> Step {
+    fn head(&mut self, input: &[u8], known: &mut KnownHead, bodiless: bool) -> ParseStep {
         if !known.bytes.is_empty() && input.starts_with(&known.bytes) {
             return self.begin_body(known.bytes.len(), known.body, known.status, known.open);
         }
@@ -99,9 +99,9 @@ impl Answer {
         let mut parsed = httparse::Response::new(&mut fields);
         let length = match parsed.parse(input) {
             Ok(httparse::Status::Complete(length)) => length,
-            Ok(httparse::Status::Partial) if input.len() < HEAD_LIMIT => return Step::NeedsMore,
-            Ok(httparse::Status::Partial) => return Step::Wrong("its head does not end"),
-            Err(_) => return Step::Wrong("its head is not HTTP"),
+            Ok(httparse::Status::Partial) if input.len() < HEAD_LIMIT => return ParseStep::NeedsMore,
+            Ok(httparse::Status::Partial) => return ParseStep::Wrong("its head does not end"),
+            Err(_) => return ParseStep::Wrong("its head is not HTTP"),
         };
         let status = parsed.code.unwrap_or(0);
         let (mut body, mut chunked) = (None, false);
@@ -110,7 +110,7 @@ impl Answer {
             if field.name.eq_ignore_ascii_case("content-length") {
                 match std::str::from_utf8(field.value).ok().and_then(|v| v.trim().parse().ok()) {
                     Some(n) if body.is_none_or(|old| old == n) => body = Some(n),
-                    _ => return Step::Wrong("its Content-Length is not one number"),
+                    _ => return ParseStep::Wrong("its Content-Length is not one number"),
                 }
             } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
                 chunked = has_token(field.value, b"chunked");
@@ -119,15 +119,15 @@ impl Answer {
             }
         }
         if matches!(status, 100..=199) {
-            return Step::Used(length); // an interim answer; the final one follows
+            return ParseStep::Used(length); // an interim answer; the final one follows
         }
         if bodiless || matches!(status, 204 | 304) {
             return self.begin_body(length, 0, status, open);
         }
         match (chunked, body) {
             (true, _) => {
-                *self = Self::Chunked { at: Chunk::Size, status, open };
-                Step::Used(length)
+                *self = Self::Chunked { at: ChunkState::Size, status, open };
+                ParseStep::Used(length)
             }
             (false, Some(body)) => {
                 *known = KnownHead { bytes: input[..length].to_vec(), body, status, open };
@@ -135,17 +135,17 @@ impl Answer {
             }
             (false, None) => {
                 *self = Self::ToEnd { status };
-                Step::Used(length)
+                ParseStep::Used(length)
             }
         }
     }
 
-    fn begin_body(&mut self, used: usize, body: u64, status: u16, open: bool) -> Step {
+    fn begin_body(&mut self, used: usize, body: u64, status: u16, open: bool) -> ParseStep {
         if body == 0 {
-            return Step::Complete { used, body: 0, status, open };
+            return ParseStep::Complete { used, body: 0, status, open };
         }
         *self = Self::Length { left: body, status, open };
-        Step::Used(used)
+        ParseStep::Used(used)
     }
 }
 
@@ -154,41 +154,41 @@ fn has_token(value: &[u8], token: &[u8]) -> bool {
 }
 
 /// One step in a chunked body (RFC 9112, section 7.1).
-fn chunk(at: &mut Chunk, input: &[u8]) -> Step {
-    if let Chunk::Data { left } = at {
+fn chunk(at: &mut ChunkState, input: &[u8]) -> ParseStep {
+    if let ChunkState::Data { left } = at {
         let used = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
         // The last two bytes are the line end.
         let body = usize::try_from(left.saturating_sub(2)).unwrap_or(usize::MAX).min(used);
         *left -= used as u64;
         if *left == 0 {
-            *at = Chunk::Size;
+            *at = ChunkState::Size;
         }
-        return Step::Body { used, body };
+        return ParseStep::Body { used, body };
     }
     let Some(end) = input.iter().position(|&b| b == b'\n') else {
         return if input.len() < HEAD_LIMIT {
-            Step::NeedsMore
+            ParseStep::NeedsMore
         } else {
-            Step::Wrong("a line of its chunks does not end")
+            ParseStep::Wrong("a line of its chunks does not end")
         };
     };
     let line = input[..end].trim_ascii();
-    if *at == Chunk::Trailer {
+    if *at == ChunkState::Trailer {
         let last = line.is_empty();
         return if last {
-            Step::Complete { used: end + 1, body: 0, status: 0, open: true }
+            ParseStep::Complete { used: end + 1, body: 0, status: 0, open: true }
         } else {
-            Step::Used(end + 1)
+            ParseStep::Used(end + 1)
         };
     }
     let digits = line.split(|&b| b == b';').next().unwrap_or(line).trim_ascii();
     let size = std::str::from_utf8(digits).ok().and_then(|d| u64::from_str_radix(d, 16).ok());
     match size {
-        Some(0) => *at = Chunk::Trailer,
-        Some(size) if size < u64::MAX - 2 => *at = Chunk::Data { left: size + 2 },
-        _ => return Step::Wrong("the size of a chunk is not a number"),
+        Some(0) => *at = ChunkState::Trailer,
+        Some(size) if size < u64::MAX - 2 => *at = ChunkState::Data { left: size + 2 },
+        _ => return ParseStep::Wrong("the size of a chunk is not a number"),
     }
-    Step::Used(end + 1)
+    ParseStep::Used(end + 1)
 }
 
 #[cfg(test)]
@@ -203,18 +203,18 @@ mod tests {
             to = (to + piece).min(stream.len());
             while from < to {
                 match answer.step(&stream[from..to], &mut known, false) {
-                    Step::NeedsMore => break,
-                    Step::Used(n) => from += n,
-                    Step::Body { used, body } => {
+                    ParseStep::NeedsMore => break,
+                    ParseStep::Used(n) => from += n,
+                    ParseStep::Body { used, body } => {
                         bodies.extend_from_slice(&stream[from..from + body]);
                         from += used;
                     }
-                    Step::Complete { used, body, status, open } => {
+                    ParseStep::Complete { used, body, status, open } => {
                         bodies.extend_from_slice(&stream[from..from + body]);
                         from += used;
                         found.push((status, open));
                     }
-                    Step::Wrong(why) => panic!("{why}"),
+                    ParseStep::Wrong(why) => panic!("{why}"),
                 }
             }
         }
@@ -249,12 +249,12 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         ] {
             let step = Answer::default().step(stream, &mut KnownHead::default(), false);
-            assert!(matches!(step, Step::Wrong(_)), "{step:?}");
+            assert!(matches!(step, ParseStep::Wrong(_)), "{step:?}");
         }
         let (mut answer, mut known) = (Answer::default(), KnownHead::default());
         let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        assert_eq!(answer.step(head, &mut known, false), Step::Used(head.len()));
-        assert!(matches!(answer.step(b"zz\r\n", &mut known, false), Step::Wrong(_)));
+        assert_eq!(answer.step(head, &mut known, false), ParseStep::Used(head.len()));
+        assert!(matches!(answer.step(b"zz\r\n", &mut known, false), ParseStep::Wrong(_)));
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         let (mut answer, mut known) = (Answer::default(), KnownHead::default());
         for _ in 0..2 {
             let step = answer.step(head, &mut known, true);
-            assert_eq!(step, Step::Complete { used: head.len(), body: 0, status: 200, open: true });
+            assert_eq!(step, ParseStep::Complete { used: head.len(), body: 0, status: 200, open: true });
         }
     }
 }

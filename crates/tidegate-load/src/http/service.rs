@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tidegate::{Dial, Origin, Peer, Refusal, Service};
 
 use super::dialling::Places;
-use super::{Common, HttpSession};
+use super::{Common, HttpClient};
 use crate::plan::HttpShape;
 use crate::run_state::{RunState, not_connected};
 
@@ -49,12 +49,12 @@ impl HttpLoad {
 }
 
 impl Service for HttpLoad {
-    type Session = HttpSession;
+    type Session = HttpClient;
 
-    fn open(&self, peer: &Peer) -> Result<HttpSession, Refusal> {
+    fn open(&self, peer: &Peer) -> Result<HttpClient, Refusal> {
         let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
         self.first_attempt_ended(tag, true);
-        Ok(HttpSession::new(self.common.clone(), tag, peer.thread))
+        Ok(HttpClient::new(self.common.clone(), tag, peer.thread))
     }
 
     fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {

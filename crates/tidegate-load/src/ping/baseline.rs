@@ -39,7 +39,7 @@ pub fn baseline_echo(ready: impl FnOnce(&str)) -> io::Result<()> {
     let rings = Rings::open(&memory, RING)?;
     (&caller).write_all(&[1])?;
     let (reader, writer) = rings.sides(LinkEnd::Listener);
-    let mut side = Side { reader, writer };
+    let mut side = RingEnd { reader, writer };
     let mut buffer = vec![0; 64 * 1024];
     loop {
         match side.receive(&mut buffer)? {
@@ -60,7 +60,7 @@ pub fn baseline_ping(name: &str, size: usize, time: Duration) -> io::Result<Ping
     handover::send(&socket, &[1], &[memory.as_fd()])?;
     handover::receive(&socket, &mut [0; 1])?;
     let (reader, writer) = rings.sides(LinkEnd::Dialler);
-    let mut side = Side { reader, writer };
+    let mut side = RingEnd { reader, writer };
     let message = vec![7; size];
     let mut back = vec![0; size];
     let mut nanos = histogram();
@@ -106,12 +106,12 @@ pub fn baseline_ping(name: &str, size: usize, time: Duration) -> io::Result<Ping
 }
 
 /// One end.
-struct Side {
+struct RingEnd {
     reader: Reader<RingMemory>,
     writer: Writer<RingMemory>,
 }
 
-impl Side {
+impl RingEnd {
     /// Receives at least one byte; 0 is the end.
     fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut since = None;

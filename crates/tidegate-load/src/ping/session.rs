@@ -38,7 +38,7 @@ pub(super) struct PingShared {
     message: Bytes,
     /// Round trips of each connection that count.
     quota: u64,
-    state: Mutex<State>,
+    state: Mutex<PingTotals>,
     changed: Condvar,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Count {
 }
 
 /// What the sessions have left.
-pub(super) struct State {
+pub(super) struct PingTotals {
     pub(super) count: Count,
     pub(super) nanos: Histogram<u64>,
     /// Round trips that did not come to their end, or not as they should.
@@ -80,7 +80,7 @@ impl PingShared {
             stage: AtomicU8::new(PingStage::WarmingUp as u8),
             message: message.into(),
             quota,
-            state: Mutex::new(State {
+            state: Mutex::new(PingTotals {
                 count: Count::default(),
                 nanos: histogram(),
                 lost: 0,
@@ -91,7 +91,7 @@ impl PingShared {
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, PingTotals> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,7 +111,7 @@ impl PingShared {
         met: impl Fn(Count) -> bool,
     ) -> bool {
         let begun = Instant::now();
-        let unmet = |state: &mut State| !met(state.count);
+        let unmet = |state: &mut PingTotals| !met(state.count);
         loop {
             let left = limit.saturating_sub(begun.elapsed());
             let waited = self.changed.wait_timeout_while(self.state(), left.min(NAP), unmet);
@@ -124,7 +124,7 @@ impl PingShared {
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut PingTotals)) {
         change(&mut self.state());
         self.changed.notify_all();
     }

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use tidegate::DatagramClient;
 use tidegate_os::socket::is_out_of_buffers;
 
-use super::message::{Block, Head};
+use super::message::{Block, MessageHeader};
 use super::tracker::{Seen, Tracker};
 use super::{Expect, UdpPlan, UdpReport};
 use crate::plan::Amount;
@@ -73,7 +73,7 @@ impl Slice {
 }
 
 /// What came of a flow.
-pub(super) struct Outcome {
+pub(super) struct FlowResult {
     pub(super) counts: UdpReport,
     pub(super) length: Duration,
     pub(super) scheduled: u64,
@@ -155,7 +155,7 @@ impl DatagramFlow {
         }
     }
 
-    pub(super) fn run(mut self) -> Outcome {
+    pub(super) fn run(mut self) -> FlowResult {
         let mut now = self.begun.elapsed();
         let deserted = |counts: &UdpReport| counts.send_errors >= ENOUGH && counts.received == 0;
         while self.counts.sent < self.budget && self.is_time(now) && !deserted(&self.counts) {
@@ -180,7 +180,7 @@ impl DatagramFlow {
         }
         self.close_page(now);
         self.counts.lost = if self.echo { self.counts.sent - self.counts.received } else { 0 };
-        Outcome {
+        FlowResult {
             counts: self.counts,
             length,
             scheduled,
@@ -254,7 +254,7 @@ impl DatagramFlow {
                 Some((interval, start)) => ((start + number as f64 * interval) * 1e9) as u64,
                 None => left_ns,
             };
-            Head { number, due_ns, left_ns }
+            MessageHeader { number, due_ns, left_ns }
         };
         let bytes = self.block.fill((first..first + messages as u64).map(head));
         match self.client.send(bytes, self.size) {

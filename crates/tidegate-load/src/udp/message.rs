@@ -14,7 +14,7 @@ pub const HEAD_BYTES: usize = 24;
 
 /// What is in front of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct MessageHeader {
     pub(super) number: u64,
     pub(super) due_ns: u64,
     pub(super) left_ns: u64,
@@ -33,7 +33,7 @@ impl Block {
     }
 
     /// Writes the heads of the first messages; returns their bytes.
-    pub(super) fn fill(&mut self, heads: impl Iterator<Item = Head>) -> &[u8] {
+    pub(super) fn fill(&mut self, heads: impl Iterator<Item = MessageHeader>) -> &[u8] {
         let mut filled = 0;
         for (message, head) in self.bytes.chunks_exact_mut(self.size).zip(heads) {
             message[..8].copy_from_slice(&head.number.to_le_bytes());
@@ -45,12 +45,12 @@ impl Block {
     }
 
     /// What was received, if it is a message of this size with the right filling.
-    pub(super) fn read(&self, message: &[u8]) -> Option<Head> {
+    pub(super) fn read(&self, message: &[u8]) -> Option<MessageHeader> {
         if message.len() != self.size || message[HEAD_BYTES..] != self.bytes[HEAD_BYTES..self.size] {
             return None;
         }
         let number = |at: usize| message[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or(0);
-        Some(Head { number: number(0), due_ns: number(8), left_ns: number(16) })
+        Some(MessageHeader { number: number(0), due_ns: number(8), left_ns: number(16) })
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn what_was_written_is_read_and_what_was_changed_is_noticed() {
         let mut block = Block::new(3, 40);
-        let head = |number| Head { number, due_ns: 5, left_ns: u64::MAX };
+        let head = |number| MessageHeader { number, due_ns: 5, left_ns: u64::MAX };
         let bytes = block.fill((7..9).map(head)).to_vec();
         assert_eq!(bytes.len(), 80);
         assert_eq!((block.read(&bytes[..40]), block.read(&bytes[40..])), (Some(head(7)), Some(head(8))));

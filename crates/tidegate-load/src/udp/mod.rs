@@ -24,10 +24,10 @@ use crate::histogram::encode;
 use crate::measurement::processor_time_s;
 use crate::plan::{Amount, LoadError};
 use crate::procs::sample;
-use crate::report::{Latency, OpenLoop, Phase, Report, Second, Status};
+use crate::report::{Latency, OpenLoop, Report, RunEvent, RunStatus, Second};
 use crate::thread_stats::histogram;
 use crate::verdict::Evidence;
-use flow::{DatagramFlow, Outcome, Slice};
+use flow::{DatagramFlow, FlowResult, Slice};
 pub use message::HEAD_BYTES;
 pub use report::UdpReport;
 
@@ -117,14 +117,14 @@ impl UdpPlan {
 pub fn run_udp(
     interrupted: &Arc<AtomicBool>,
     plan: &UdpPlan,
-    mut observer: impl FnMut(Phase<'_>),
+    mut observer: impl FnMut(RunEvent<'_>),
 ) -> Result<Report, LoadError> {
     plan.check()?;
     let clients = (0..plan.flows)
         .map(|_| DatagramClient::connect(plan.target, &plan.policy()))
         .collect::<Result<Vec<_>, _>>()?;
-    observer(Phase::Connected { attempted: plan.flows as u64, connected: plan.flows as u64 });
-    observer(Phase::Measuring);
+    observer(RunEvent::Connected { attempted: plan.flows as u64, connected: plan.flows as u64 });
+    observer(RunEvent::Measuring);
     let before = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))), processor_time_s());
     let begun = Instant::now();
     let (slices, told) = channel();
@@ -160,7 +160,7 @@ pub fn run_udp(
         ..Evidence::default()
     };
     report.verdict = Some(assess(&report, evidence));
-    observer(Phase::Done { report: &report });
+    observer(RunEvent::Done { report: &report });
     Ok(report)
 }
 
@@ -199,7 +199,7 @@ impl<'a> FlowRecorder<'a> {
     }
 
     /// Until every flow has ended.
-    fn follow(&mut self, told: &Receiver<Slice>, observer: &mut impl FnMut(Phase<'_>)) {
+    fn follow(&mut self, told: &Receiver<Slice>, observer: &mut impl FnMut(RunEvent<'_>)) {
         while let Ok(slice) = told.recv() {
             let number = slice.second;
             let (flows, all) = self.open.entry(number).or_insert_with(|| (0, Slice::new(number)));
@@ -216,7 +216,7 @@ impl<'a> FlowRecorder<'a> {
         }
     }
 
-    fn close(&mut self, slice: &Slice, observer: &mut impl FnMut(Phase<'_>)) {
+    fn close(&mut self, slice: &Slice, observer: &mut impl FnMut(RunEvent<'_>)) {
         // All bounds are the same, so nothing can be out of range.
         let _ = self.latency_us.add(&slice.latency_us);
         let _ = self.service_us.add(&slice.service_us);
@@ -236,8 +236,12 @@ impl<'a> FlowRecorder<'a> {
             Amount::Time(time) => self.begun.elapsed().as_secs_f64() / time.as_secs_f64().max(1e-9),
             Amount::Requests(n) => self.seconds.iter().map(|s| s.requests).sum::<u64>() as f64 / n as f64,
         };
-        observer(Phase::Second { second: &second, latency_us: &slice.latency_us, status: Status::default() });
-        observer(Phase::Progress { requests: second.requests, part: part.min(1.0) });
+        observer(RunEvent::Second {
+            second: &second,
+            latency_us: &slice.latency_us,
+            status: RunStatus::default(),
+        });
+        observer(RunEvent::Progress { requests: second.requests, part: part.min(1.0) });
         self.seconds.push(second);
     }
 
@@ -245,7 +249,7 @@ impl<'a> FlowRecorder<'a> {
         matches!(self.plan.expect, Expect::Echo { .. })
     }
 
-    fn enter(&mut self, outcome: Outcome) {
+    fn enter(&mut self, outcome: FlowResult) {
         self.udp.add(&outcome.counts);
         self.length = self.length.max(outcome.length);
         self.late = (self.late.0 + outcome.late, self.late.1.max(outcome.worst_late));

@@ -6,8 +6,8 @@ use super::*;
 fn view(colours: bool) -> View {
     let mut view =
         View::new("http 127.0.0.1:8080".into(), 1_200, Amount::Time(Duration::from_secs(140)), colours);
-    view.hear(&Phase::Connected { attempted: 1_200, connected: 1_200 });
-    view.hear(&Phase::Measuring);
+    view.hear(&RunEvent::Connected { attempted: 1_200, connected: 1_200 });
+    view.hear(&RunEvent::Measuring);
     let latency_us = Latency { p50: 950, p99: 2_300, p99_9: 45_600, ..Latency::default() };
     for at in 0..70 {
         let second = Second {
@@ -17,7 +17,7 @@ fn view(colours: bool) -> View {
             latency_us: latency_us.clone(),
             ..Second::default()
         };
-        let status = Status {
+        let status = RunStatus {
             open: 1_199,
             connect_failed: 1,
             generator: Some(Share { ran: 0.45, waited: 0.0 }),
@@ -25,9 +25,9 @@ fn view(colours: bool) -> View {
             limited_by: Some(LimitedBy::Server),
         };
         let latencies = tidegate_load::histogram::empty();
-        view.hear(&Phase::Second { second: &second, latency_us: &latencies, status });
+        view.hear(&RunEvent::Second { second: &second, latency_us: &latencies, status });
     }
-    view.hear(&Phase::Progress { requests: 245_000, part: 0.5 });
+    view.hear(&RunEvent::Progress { requests: 245_000, part: 0.5 });
     view
 }
 
@@ -84,12 +84,12 @@ fn colours_are_only_there_if_they_are_wanted() {
 #[test]
 fn before_the_first_second_it_says_what_is_going_on() {
     let mut view = View::new("echo 127.0.0.1:8080".into(), 1_200, Amount::Requests(2_000_000), false);
-    view.hear(&Phase::Opening { connected: 700 });
+    view.hear(&RunEvent::Opening { connected: 700 });
     let opening =
         ["echo 127.0.0.1:8080", "progress     opening connections", "connections  700 of 1,200  errors 0"];
     assert_eq!(view.lines(80), opening);
-    view.hear(&Phase::Connected { attempted: 1_200, connected: 1_200 });
+    view.hear(&RunEvent::Connected { attempted: 1_200, connected: 1_200 });
     assert_eq!(view.lines(80)[1], "progress     warming up");
-    view.hear(&Phase::Progress { requests: 1_000_000, part: 0.5 });
+    view.hear(&RunEvent::Progress { requests: 1_000_000, part: 0.5 });
     assert!(view.lines(80)[1].ends_with(" 50%  1,000,000 of 2,000,000"), "{:?}", view.lines(80));
 }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tidegate_load::histogram::encode;
-use tidegate_load::{Phase, Plan, Report, run_until};
+use tidegate_load::{Plan, Report, RunEvent, run_until};
 use tokio::sync::mpsc;
 
 use super::start_signal::StartSignal;
@@ -229,17 +229,17 @@ fn carry_out(
     if at_once {
         wait(0, 0);
     }
-    let observer = |phase: Phase<'_>| match phase {
-        Phase::Opening { connected } => voice.say(What::Opening { connected }),
-        Phase::Connected { attempted, connected } if !at_once => wait(attempted, connected),
-        Phase::Second { second, latency_us, status } => {
+    let observer = |phase: RunEvent<'_>| match phase {
+        RunEvent::Opening { connected } => voice.say(What::Opening { connected }),
+        RunEvent::Connected { attempted, connected } if !at_once => wait(attempted, connected),
+        RunEvent::Second { second, latency_us, status } => {
             voice.say(What::Second {
                 second: second.clone(),
                 latency_v2: encode(latency_us),
                 open: status.open,
             });
         }
-        Phase::Done { report } => brought(report),
+        RunEvent::Done { report } => brought(report),
         _ => {}
     };
     run_until(interrupted, plan, observer).map(drop).map_err(|e| e.to_string())

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use tidegate_load::histogram::decode;
-use tidegate_load::{Phase, Status};
+use tidegate_load::{RunEvent, RunStatus};
 
 use super::registration::silence;
 use super::{Lead, OnLost};
@@ -119,7 +119,7 @@ impl Lead<'_> {
             What::Opening { connected } => {
                 member.connected = connected;
                 let connected = self.members.iter().map(|m| m.connected).sum();
-                (self.observer)(Phase::Opening { connected });
+                (self.observer)(RunEvent::Opening { connected });
             }
             What::Ready { attempted, connected } => {
                 (member.ready, member.attempted, member.connected) = (true, attempted, connected);
@@ -172,13 +172,13 @@ impl Lead<'_> {
     pub(super) fn tell_seconds(&mut self) {
         while let Some((second, latency_us)) = self.seconds.next() {
             let open = self.members.iter().map(|m| m.open).sum();
-            let status = Status { open, ..Status::default() };
-            (self.observer)(Phase::Second { second: &second, latency_us: &latency_us, status });
+            let status = RunStatus { open, ..RunStatus::default() };
+            (self.observer)(RunEvent::Second { second: &second, latency_us: &latency_us, status });
             let at_s = second.at_s;
             self.told.push(second);
             let requests = self.told.iter().map(|s| s.requests).sum();
             let part = self.part_over(at_s);
-            (self.observer)(Phase::Progress { requests, part });
+            (self.observer)(RunEvent::Progress { requests, part });
         }
     }
 
