@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::anyhow;
 use tidegate_cluster::text::is_name;
-use tidegate_cluster::{Access, Auth, ClusterError};
+use tidegate_cluster::{Auth, BrokerAccess, ClusterError};
 
 use crate::{Failure, usage};
 
@@ -80,7 +80,7 @@ impl NatsArgs {
     }
 
     /// Connection settings for the broker at this URL.
-    pub fn access(&self, url: &str) -> Access {
+    pub fn access(&self, url: &str) -> BrokerAccess {
         let auth = match (&self.nats_user, &self.nats_password_file, &self.nats_token_file) {
             (Some(name), Some(password), _) => Auth::User { name: name.clone(), password: password.clone() },
             (_, _, Some(token)) => Auth::Token(token.clone()),
@@ -90,7 +90,7 @@ impl NatsArgs {
                 (None, None) => Auth::Url,
             },
         };
-        Access {
+        BrokerAccess {
             url: url.to_owned(),
             auth,
             ca: self.nats_ca.clone(),

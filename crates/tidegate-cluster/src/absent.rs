@@ -57,14 +57,19 @@ impl Drop for Bridge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rooms::Kept;
-    use crate::{Access, Auth};
+    use crate::rooms::Retention;
+    use crate::{Auth, BrokerAccess};
     use std::time::Duration;
 
     fn options() -> BridgeOptions {
         let access =
-            Access { url: "nats://127.0.0.1:4222".into(), auth: Auth::Url, ca: None, identity: None };
-        BridgeOptions { access, name: "node".into(), timeout: Duration::from_secs(5), kept: Kept::default() }
+            BrokerAccess { url: "nats://127.0.0.1:4222".into(), auth: Auth::Url, ca: None, identity: None };
+        BridgeOptions {
+            access,
+            name: "node".into(),
+            timeout: Duration::from_secs(5),
+            kept: Retention::default(),
+        }
     }
 
     #[test]

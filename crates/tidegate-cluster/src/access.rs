@@ -25,7 +25,7 @@ pub enum Auth {
 
 /// Address and credentials of the broker.
 #[derive(Clone, Debug)]
-pub struct Access {
+pub struct BrokerAccess {
     /// `nats://HOST:PORT`, or `tls://HOST:PORT` to require encryption; several brokers of one cluster separated by
     /// commas.
     pub url: String,
@@ -37,7 +37,7 @@ pub struct Access {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-impl Access {
+impl BrokerAccess {
     /// The addresses without user and password, for display.
     #[must_use]
     pub fn shown(&self) -> String {
@@ -73,7 +73,7 @@ mod tests {
             ("nats://a:4222,b:4222", "nats://a:4222,b:4222"),
             ("user:p@ss@a", "a"),
         ] {
-            let access = Access { url: url.into(), auth: Auth::Url, ca: None, identity: None };
+            let access = BrokerAccess { url: url.into(), auth: Auth::Url, ca: None, identity: None };
             assert_eq!(access.shown(), shown);
         }
     }

@@ -5,7 +5,7 @@ mod work;
 
 #[cfg(not(feature = "nats"))]
 pub use crate::absent::serve;
-use crate::access::Access;
+use crate::access::BrokerAccess;
 use crate::allow::AllowList;
 #[cfg(feature = "nats")]
 pub use work::serve;
@@ -14,7 +14,7 @@ pub use work::serve;
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
     /// The broker.
-    pub access: Access,
+    pub access: BrokerAccess,
     /// Its name in results.
     pub name: String,
     /// Allowed targets.

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, ServerAddr};
 
-use crate::access::{Access, Auth};
+use crate::access::{Auth, BrokerAccess};
 use crate::error::ClusterError;
 
 /// Timeout of one attempt to connect.
 const CONNECT: Duration = Duration::from_secs(5);
 
-impl Access {
+impl BrokerAccess {
     /// Connects; the client reconnects automatically.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ impl Clock {
 
 /// One round trip: what we read before, what the other read, what we read after.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RoundTrip {
+pub(crate) struct ClockSample {
     pub(crate) before: Reading,
     pub(crate) other: Reading,
     pub(crate) after: Reading,
@@ -84,8 +84,8 @@ pub(crate) struct Distance {
 }
 
 /// Computes them from the fastest of several round trips; `None` without samples.
-pub(crate) fn distance(trips: &[RoundTrip]) -> Option<Distance> {
-    let length = |trip: &RoundTrip| trip.after.mono_ns - trip.before.mono_ns;
+pub(crate) fn distance(trips: &[ClockSample]) -> Option<Distance> {
+    let length = |trip: &ClockSample| trip.after.mono_ns - trip.before.mono_ns;
     let best = trips.iter().min_by_key(|trip| length(trip))?;
     let half = length(best) / 2;
     Some(Distance {
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn the_quickest_round_trip_decides() {
         let read = |ns: i64| Reading { mono_ns: ns, wall_ns: 1_000_000 + ns };
-        let trip = |at: i64, there: i64, back: i64| RoundTrip {
+        let trip = |at: i64, there: i64, back: i64| ClockSample {
             before: read(at),
             // Its monotonic clock began 500 ns after ours, and its wall clock is 7,000 ns ahead.
             other: Reading { mono_ns: at + there - 500, wall_ns: 1_007_000 + at + there },

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 #[cfg(not(feature = "nats"))]
 pub use crate::absent::carry_out;
-use crate::access::Access;
+use crate::access::BrokerAccess;
 #[cfg(feature = "nats")]
 pub use conduct::carry_out;
 
@@ -28,7 +28,7 @@ pub enum OnLost {
 #[derive(Clone, Debug)]
 pub struct LeadOptions {
     /// The broker.
-    pub access: Access,
+    pub access: BrokerAccess,
     /// Number of agents.
     pub agents: usize,
     /// How long to wait for them.

@@ -41,7 +41,7 @@ pub mod text;
 #[cfg(feature = "nats")]
 pub mod wire;
 
-pub use access::{Access, Auth};
+pub use access::{Auth, BrokerAccess};
 pub use allow::AllowList;
 pub use error::ClusterError;
 pub use order::{TlsOrder, TrustOrder};

@@ -27,7 +27,7 @@ const MOST_PROTOCOLS: usize = 16;
 
 /// A part of a load for one agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Order {
+pub struct WorkOrder {
     target: String,
     protocol: ProtocolOrder,
     connections: usize,
@@ -116,7 +116,7 @@ impl TlsOrder {
     }
 }
 
-impl Order {
+impl WorkOrder {
     /// Part `part.0` of `part.1` of a plan; `tls` is the source of the plan's own `tls`.
     #[must_use]
     pub fn of(plan: &Plan, tls: Option<TlsOrder>, part: (usize, usize)) -> Self {
@@ -290,9 +290,9 @@ pub(crate) mod tests {
         shape.right_status = vec![200..=299, 404..=404];
         for protocol in [Protocol::Http(shape), Protocol::Echo { size: 7, window: 3 }] {
             let plan = plan(protocol);
-            let order = Order::of(&plan, None, (1, 3));
+            let order = WorkOrder::of(&plan, None, (1, 3));
             let text = serde_json::to_string(&order).unwrap();
-            let there = serde_json::from_str::<Order>(&text).unwrap().plan().unwrap();
+            let there = serde_json::from_str::<WorkOrder>(&text).unwrap().plan().unwrap();
             // A plan holds things that cannot be compared; its text has every field.
             assert_eq!(format!("{there:?}"), format!("{:?}", plan.part(1, 3).unwrap()));
         }
@@ -300,17 +300,20 @@ pub(crate) mod tests {
 
     #[test]
     fn an_order_that_makes_no_sense_is_refused_in_words() {
-        let order = Order::of(&plan(Protocol::Echo { size: 1, window: 1 }), None, (0, 2));
+        let order = WorkOrder::of(&plan(Protocol::Echo { size: 1, window: 1 }), None, (0, 2));
         for (order, part) in [
-            (Order { target: "nowhere".into(), ..order.clone() }, "no target"),
-            (Order { part: (2, 2), ..order.clone() }, "part 2 of 2"),
-            (Order { connections: 0, ..order.clone() }, "at least one connection"),
-            (Order { connections: usize::MAX, ..order.clone() }, "more than an agent takes"),
-            (Order { threads: Some(usize::MAX), ..order.clone() }, "threads are more than an agent takes"),
-            (Order { timeout: Duration::MAX, ..order.clone() }, "longer than a year"),
-            (Order { warm_up: Duration::MAX, ..order.clone() }, "longer than a year"),
-            (Order { amount: Amount::Time(Duration::MAX), ..order.clone() }, "longer than a year"),
-            (Order { model: Some("magic".into()), ..order.clone() }, "magic"),
+            (WorkOrder { target: "nowhere".into(), ..order.clone() }, "no target"),
+            (WorkOrder { part: (2, 2), ..order.clone() }, "part 2 of 2"),
+            (WorkOrder { connections: 0, ..order.clone() }, "at least one connection"),
+            (WorkOrder { connections: usize::MAX, ..order.clone() }, "more than an agent takes"),
+            (
+                WorkOrder { threads: Some(usize::MAX), ..order.clone() },
+                "threads are more than an agent takes",
+            ),
+            (WorkOrder { timeout: Duration::MAX, ..order.clone() }, "longer than a year"),
+            (WorkOrder { warm_up: Duration::MAX, ..order.clone() }, "longer than a year"),
+            (WorkOrder { amount: Amount::Time(Duration::MAX), ..order.clone() }, "longer than a year"),
+            (WorkOrder { model: Some("magic".into()), ..order.clone() }, "magic"),
         ] {
             let why = order.plan().unwrap_err();
             assert!(why.contains(part), "{why}");
@@ -319,11 +322,11 @@ pub(crate) mod tests {
     #[test]
     fn a_host_that_would_end_its_line_is_no_host() {
         let shape = HttpShape::get("a", "/");
-        let order = Order::of(&plan(Protocol::Http(shape.clone())), None, (0, 2));
+        let order = WorkOrder::of(&plan(Protocol::Http(shape.clone())), None, (0, 2));
         assert!(order.plan().is_ok());
         for host in ["a\r\n\r\nGET /admin HTTP/1.1\r\nHost: a", "a\nX: y", "a b", ""] {
             let shape = HttpOrder::of(&HttpShape { host: host.into(), ..shape.clone() });
-            let order = Order { protocol: ProtocolOrder::Http(Box::new(shape)), ..order.clone() };
+            let order = WorkOrder { protocol: ProtocolOrder::Http(Box::new(shape)), ..order.clone() };
             let why = order.plan().unwrap_err();
             assert!(why.contains("the host"), "{why}");
         }

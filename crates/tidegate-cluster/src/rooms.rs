@@ -14,14 +14,14 @@ use tokio::sync::Notify;
 
 #[cfg(not(feature = "nats"))]
 pub use crate::absent::Bridge;
-use crate::access::Access;
+use crate::access::BrokerAccess;
 use crate::error::ClusterError;
 #[cfg(feature = "nats")]
 pub use work::{Bridge, understand};
 
 /// What the stream keeps. Used when it is made; one that is there stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct Retention {
     /// Messages of a room; one may hold several things that were said.
     pub messages: u32,
     /// For so long.
@@ -32,7 +32,7 @@ pub struct Kept {
     pub replicas: u8,
 }
 
-impl Default for Kept {
+impl Default for Retention {
     /// 1,000 messages of a room for a day, 256 MiB in all, at one broker.
     fn default() -> Self {
         Self { messages: 1_000, age: Duration::from_secs(24 * 3600), bytes: 256 << 20, replicas: 1 }
@@ -43,13 +43,13 @@ impl Default for Kept {
 #[derive(Clone, Debug)]
 pub struct BridgeOptions {
     /// The broker.
-    pub access: Access,
+    pub access: BrokerAccess,
     /// What this node is called, for people.
     pub name: String,
     /// After so long a silence a node is lost, or this one is cut off.
     pub timeout: Duration,
     /// What the stream keeps.
-    pub kept: Kept,
+    pub kept: Retention,
 }
 
 /// Why a node cannot federate with others.

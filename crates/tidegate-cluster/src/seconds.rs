@@ -12,7 +12,7 @@ use tidegate_load::report::Latency;
 const LATE_S: f64 = 0.25;
 
 /// Seconds that not every agent has said yet.
-pub(crate) struct Seconds {
+pub(crate) struct PendingSeconds {
     open: BTreeMap<u64, (Second, Histogram<u64>)>,
     /// The last second that each agent has said; none once nothing more will come from it.
     said: Vec<Option<u64>>,
@@ -20,7 +20,7 @@ pub(crate) struct Seconds {
     told: u64,
 }
 
-impl Seconds {
+impl PendingSeconds {
     /// Of so many agents.
     pub(crate) fn new(agents: usize) -> Self {
         Self { open: BTreeMap::new(), said: vec![Some(0); agents], told: 0 }
@@ -84,7 +84,7 @@ impl Seconds {
 mod tests {
     use super::*;
 
-    fn say(seconds: &mut Seconds, agent: usize, at_s: f64, us: u64) {
+    fn say(seconds: &mut PendingSeconds, agent: usize, at_s: f64, us: u64) {
         let mut latencies = empty();
         latencies.record(us).unwrap();
         let second = Second { at_s, length_s: 1.0, requests: 1, in_flight: 2, ..Second::default() };
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_second_is_given_out_when_every_agent_has_said_it() {
-        let mut seconds = Seconds::new(3);
+        let mut seconds = PendingSeconds::new(3);
         say(&mut seconds, 0, 1.0002, 100);
         say(&mut seconds, 1, 1.1, 200);
         say(&mut seconds, 0, 2.0, 1_000);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn who_joins_later_is_waited_for_from_then_on() {
-        let mut seconds = Seconds::new(1);
+        let mut seconds = PendingSeconds::new(1);
         seconds.join();
         say(&mut seconds, 0, 1.0, 1);
         assert_eq!(seconds.next().unwrap().0.requests, 1);
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_comes_late_is_not_lost() {
-        let mut seconds = Seconds::new(1);
+        let mut seconds = PendingSeconds::new(1);
         say(&mut seconds, 0, 1.0, 1);
         assert_eq!(seconds.next().unwrap().0.requests, 1);
         // The answers that came after the window.

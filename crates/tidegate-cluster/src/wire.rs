@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_load::{Report, Second};
 
 use crate::clock::Reading;
-use crate::order::Order;
+use crate::order::WorkOrder;
 use crate::text::{is_name, is_odd};
 
 /// Version of these messages. Another one is refused, not guessed at.
@@ -53,7 +53,7 @@ pub struct AgentInfo {
 /// What one agent is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
-pub enum Ask {
+pub enum AgentRequest {
     /// What its clocks say.
     Clock,
     /// To take a part of a load, open its connections and say when it is ready.
@@ -63,7 +63,7 @@ pub enum Ask {
         /// Counts the parts of the run that this agent has: it may get further ones, of agents that are lost.
         share: u32,
         /// The part.
-        order: Box<Order>,
+        order: Box<WorkOrder>,
         /// When the load began, by its monotonic clock, if it does already.
         began_mono_ns: Option<i64>,
         /// It ends by itself if it hears nothing for so long.
@@ -92,7 +92,7 @@ pub enum Ask {
 /// What it answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-pub enum Answer {
+pub enum AgentReply {
     /// Its clocks.
     Clock(Reading),
     /// It does that.
@@ -114,13 +114,13 @@ pub struct AgentEvent {
     /// Counts the events of this part, from 0, so that a missing one is seen.
     pub number: u64,
     /// What.
-    pub what: What,
+    pub what: AgentEventKind,
 }
 
 /// See [`AgentEvent`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum What {
+pub enum AgentEventKind {
     /// It is alive.
     Beat {
         /// Its clocks: one that is set during the run is seen.
@@ -167,7 +167,7 @@ pub enum What {
 /// What is sent to all agents of a run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "word", rename_all = "snake_case")]
-pub enum Word {
+pub enum RunMessage {
     /// Somebody is there: the lease goes on.
     Beat,
     /// End early, and say what was measured until here.
@@ -325,7 +325,7 @@ impl Bounded for AgentInfo {
     }
 }
 
-impl Bounded for Ask {
+impl Bounded for AgentRequest {
     fn check(&self) -> Result<(), &'static str> {
         let (run, share) = match self {
             Self::Clock => return Ok(()),
@@ -344,7 +344,7 @@ impl Bounded for Ask {
     }
 }
 
-impl Bounded for Answer {
+impl Bounded for AgentReply {
     fn check(&self) -> Result<(), &'static str> {
         match self {
             Self::Clock(reading) => is_time(*reading),
@@ -357,11 +357,13 @@ impl Bounded for AgentEvent {
     fn check(&self) -> Result<(), &'static str> {
         is(is_subject_word(&self.agent), "the name of an agent")?;
         match &self.what {
-            What::Beat { clock } => is_time(*clock),
-            What::Began { mono_ns } => is((0..=MOST_MONO_NS).contains(mono_ns), "a moment"),
-            What::Second { second, .. } => check_second(second),
-            What::Done { report } => is(report.seconds.is_empty(), "a result with seconds in it"),
-            What::Opening { .. } | What::Ready { .. } | What::Failed { .. } => Ok(()),
+            AgentEventKind::Beat { clock } => is_time(*clock),
+            AgentEventKind::Began { mono_ns } => is((0..=MOST_MONO_NS).contains(mono_ns), "a moment"),
+            AgentEventKind::Second { second, .. } => check_second(second),
+            AgentEventKind::Done { report } => is(report.seconds.is_empty(), "a result with seconds in it"),
+            AgentEventKind::Opening { .. } | AgentEventKind::Ready { .. } | AgentEventKind::Failed { .. } => {
+                Ok(())
+            }
         }
     }
 }
@@ -379,7 +381,7 @@ fn check_second(second: &Second) -> Result<(), &'static str> {
     is(counts.iter().all(|&count| count <= MOST_IN_A_SECOND), "a count of a second")
 }
 
-impl Bounded for Word {
+impl Bounded for RunMessage {
     fn check(&self) -> Result<(), &'static str> {
         match self {
             Self::Beat | Self::Stop => Ok(()),
@@ -395,23 +397,23 @@ impl Bounded for Word {
 pub fn understand(bytes: &[u8]) {
     let _ = of_a_lead::<Hail>(bytes);
     let _ = of_an_agent::<AgentInfo>(bytes);
-    if let Ok(Ask::Work { order, .. }) = of_a_lead::<Ask>(bytes) {
+    if let Ok(AgentRequest::Work { order, .. }) = of_a_lead::<AgentRequest>(bytes) {
         let _ = order.plan();
     }
-    let _ = of_an_agent::<Answer>(bytes);
-    let _ = of_a_lead::<Word>(bytes);
+    let _ = of_an_agent::<AgentReply>(bytes);
+    let _ = of_a_lead::<RunMessage>(bytes);
     let Ok(event) = of_an_agent::<AgentEvent>(bytes) else { return };
     assert!(is_subject_word(&event.agent));
     match event.what {
-        What::Second { second, latency_v2, .. } => {
+        AgentEventKind::Second { second, latency_v2, .. } => {
             let Ok(latencies) = tidegate_load::histogram::decode(&latency_v2) else { return };
-            let mut seconds = crate::seconds::Seconds::new(1);
+            let mut seconds = crate::seconds::PendingSeconds::new(1);
             seconds.add(0, &second, &latencies);
             seconds.end(0);
             let _ = seconds.next();
         }
-        What::Done { report } => _ = tidegate_load::merge(&[(*report).clone(), *report]),
-        What::Failed { why } => assert!(!why.contains(is_odd)),
+        AgentEventKind::Done { report } => _ = tidegate_load::merge(&[(*report).clone(), *report]),
+        AgentEventKind::Failed { why } => assert!(!why.contains(is_odd)),
         _ => {}
     }
 }
@@ -437,8 +439,8 @@ mod tests {
     #[test]
     fn what_no_agent_says_is_refused_by_its_field() {
         let event = |agent: &str, number, what| AgentEvent { agent: agent.into(), share: 0, number, what };
-        let beat = |mono_ns, wall_ns| What::Beat { clock: Reading { mono_ns, wall_ns } };
-        let second = |second| What::Second { second, latency_v2: String::new(), open: 1 };
+        let beat = |mono_ns, wall_ns| AgentEventKind::Beat { clock: Reading { mono_ns, wall_ns } };
+        let second = |second| AgentEventKind::Second { second, latency_v2: String::new(), open: 1 };
         let read = |event: &AgentEvent| of_an_agent::<AgentEvent>(&encode(event).unwrap()).map(drop);
         let now = 1_800_000_000_000_000_000;
         for what in
@@ -452,16 +454,18 @@ mod tests {
             (event("a", u64::MAX, beat(1, now)), "a number"),
             (event("a", 0, beat(-1, now)), "a clock"),
             (event("a", 0, beat(i64::MAX, i64::MIN)), "a clock"),
-            (event("a", 0, What::Began { mono_ns: i64::MAX }), "a moment"),
-            (event("a", 0, What::Ready { attempted: 1, connected: u64::MAX }), "a number"),
+            (event("a", 0, AgentEventKind::Began { mono_ns: i64::MAX }), "a moment"),
+            (event("a", 0, AgentEventKind::Ready { attempted: 1, connected: u64::MAX }), "a number"),
             (event("a", 0, second(Second { at_s: -1.0, ..Second::default() })), "a time in a second"),
             (event("a", 0, second(Second { at_s: 1e300, ..Second::default() })), "a number"),
             (event("a", 0, second(Second { requests: 1 << 41, ..Second::default() })), "a count of a second"),
         ] {
             assert_eq!(read(&event), Err(WireError::Bound(field)), "{event:?}");
         }
-        let why = encode(&event("a", 0, What::Failed { why: "\u{1b}[2J\nx".into() })).unwrap();
-        let What::Failed { why } = of_an_agent::<AgentEvent>(&why).unwrap().what else { panic!("another") };
+        let why = encode(&event("a", 0, AgentEventKind::Failed { why: "\u{1b}[2J\nx".into() })).unwrap();
+        let AgentEventKind::Failed { why } = of_an_agent::<AgentEvent>(&why).unwrap().what else {
+            panic!("another")
+        };
         assert_eq!(why, "\u{fffd}[2J\u{fffd}x");
         for (id, name) in [("a.b", "a"), ("", "a"), ("a", "\u{1b}[2J"), ("a\r\nSUB > 1", "a")] {
             let offer = AgentInfo { id: id.into(), name: name.into(), busy: false };
@@ -472,8 +476,8 @@ mod tests {
 
     #[test]
     fn what_nobody_leads_with_is_refused_by_its_field() {
-        let read = |ask: &Ask| of_a_lead::<Ask>(&encode(ask).unwrap()).map(drop);
-        let start = |run: &str, share, at_mono_ns| Ask::Start { run: run.into(), share, at_mono_ns };
+        let read = |ask: &AgentRequest| of_a_lead::<AgentRequest>(&encode(ask).unwrap()).map(drop);
+        let start = |run: &str, share, at_mono_ns| AgentRequest::Start { run: run.into(), share, at_mono_ns };
         assert_eq!(read(&start("00ff", 1, -5)), Ok(()));
         for (ask, field) in [
             (start("x\r\nPUB y 0\r\n", 0, 1), "the name of a run"),
@@ -487,15 +491,15 @@ mod tests {
 
     #[test]
     fn another_version_is_named_and_not_guessed_at() {
-        let bytes = encode(&Word::Beat).unwrap();
-        assert!(matches!(decode::<Word>(&bytes), Ok(Word::Beat)));
+        let bytes = encode(&RunMessage::Beat).unwrap();
+        assert!(matches!(decode::<RunMessage>(&bytes), Ok(RunMessage::Beat)));
         for other in [1, VERSION - 1, VERSION + 1] {
             let bytes = format!(r#"{{"version":{other},"body":{{"word":"beat"}}}}"#);
-            assert_eq!(decode::<Word>(bytes.as_bytes()).unwrap_err(), WireError::Version(other));
+            assert_eq!(decode::<RunMessage>(bytes.as_bytes()).unwrap_err(), WireError::Version(other));
         }
         for nonsense in [&b""[..], b"{", b"{}", br#"{"version":3}"#, br#"{"version":3,"body":{"word":"x"}}"#]
         {
-            assert!(matches!(decode::<Word>(nonsense), Err(WireError::Nonsense(_))));
+            assert!(matches!(decode::<RunMessage>(nonsense), Err(WireError::Nonsense(_))));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tidegate_cluster::rooms::{Bridge, BridgeError, BridgeOptions, Kept, Wake};
+use tidegate_cluster::rooms::{Bridge, BridgeError, BridgeOptions, Retention, Wake};
 use tidegate_services::{Chat, ChatLimits};
 
 use crate::label::Label;
@@ -48,8 +48,8 @@ impl NodesArgs {
         if !(Duration::from_secs(1)..=Duration::from_secs(60)).contains(&timeout) {
             return Err(usage(anyhow!("--node-timeout must be from 1s to 60s")));
         }
-        let default = Kept::default();
-        let kept = Kept {
+        let default = Retention::default();
+        let kept = Retention {
             messages: self.kept_messages.unwrap_or(default.messages),
             age: self.kept_time.unwrap_or(default.age),
             bytes: self.kept_bytes.map_or(default.bytes, |bytes| bytes as u64),

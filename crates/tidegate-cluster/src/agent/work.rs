@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 use super::AgentOptions;
 use crate::clock::Clock;
 use crate::error::ClusterError;
-use crate::order::Order;
+use crate::order::WorkOrder;
 use crate::seldom::Seldom;
 use crate::text::printable;
-use crate::wire::{self, AgentEvent, AgentInfo, Answer, Ask, Hail, What, Word};
+use crate::wire::{self, AgentEvent, AgentEventKind, AgentInfo, AgentReply, AgentRequest, Hail, RunMessage};
 use job::{Leave, PlanJob, Voice};
 
 /// How often an agent checks its job.
@@ -132,41 +132,41 @@ impl AgentState<'_> {
 
     async fn ask(&mut self, message: &Message) {
         let mut taken = None;
-        let answer = match wire::of_a_lead::<Ask>(&message.payload) {
-            Ok(Ask::Clock) => Answer::Clock(self.clock.read()),
-            Ok(Ask::Work { run, share, order, began_mono_ns, lease_ms, hold }) => {
+        let answer = match wire::of_a_lead::<AgentRequest>(&message.payload) {
+            Ok(AgentRequest::Clock) => AgentReply::Clock(self.clock.read()),
+            Ok(AgentRequest::Work { run, share, order, began_mono_ns, lease_ms, hold }) => {
                 let lease = Duration::from_millis(lease_ms.clamp(1_000, 60_000));
                 match self.take((run, share), &order, began_mono_ns, (lease, hold)) {
                     Ok(what) => {
                         taken = Some(what);
-                        Answer::Taken
+                        AgentReply::Taken
                     }
                     Err(why) => {
                         if self.seldom.lets(Instant::now()) {
                             (self.tell)("refused", &printable(&format!("refused: {why}")));
                         }
-                        Answer::Refused { why: printable(&why) }
+                        AgentReply::Refused { why: printable(&why) }
                     }
                 }
             }
-            Ok(Ask::Start { run, share, at_mono_ns }) => {
+            Ok(AgentRequest::Start { run, share, at_mono_ns }) => {
                 let job = self.jobs.iter_mut().find(|job| job.run == run && job.share == share);
                 match (job, self.clock.at(at_mono_ns)) {
                     (Some(job), Some(at)) => {
                         job.start(at);
-                        Answer::Taken
+                        AgentReply::Taken
                     }
-                    _ => Answer::Refused { why: format!("it does not work for run {run} any more") },
+                    _ => AgentReply::Refused { why: format!("it does not work for run {run} any more") },
                 }
             }
-            Ok(Ask::Release { run, share }) => {
+            Ok(AgentRequest::Release { run, share }) => {
                 let job = self.jobs.iter().find(|job| job.run == run && job.share == share);
                 match job.is_some_and(PlanJob::release) {
-                    true => Answer::Taken,
-                    false => Answer::Refused { why: "they were closed before".into() },
+                    true => AgentReply::Taken,
+                    false => AgentReply::Refused { why: "they were closed before".into() },
                 }
             }
-            Err(e) => Answer::Refused { why: e.to_string() },
+            Err(e) => AgentReply::Refused { why: e.to_string() },
         };
         self.answer(message, &answer).await;
         if let Some(what) = taken {
@@ -181,7 +181,7 @@ impl AgentState<'_> {
     fn take(
         &mut self,
         (run, share): (String, u32),
-        order: &Order,
+        order: &WorkOrder,
         began_mono_ns: Option<i64>,
         lease: (Duration, bool),
     ) -> Result<String, String> {
@@ -212,15 +212,15 @@ impl AgentState<'_> {
         if self.jobs.first().is_none_or(|job| wire::words_of(&job.run) != *message.subject) {
             return;
         }
-        let word = wire::of_a_lead::<Word>(&message.payload);
+        let word = wire::of_a_lead::<RunMessage>(&message.payload);
         if word.is_ok() {
             self.jobs.iter_mut().for_each(PlanJob::hear);
         }
         match word {
-            Ok(Word::Beat) => {}
-            Ok(Word::Stop) => self.jobs.iter().for_each(PlanJob::stop),
-            Ok(Word::Dismiss { agent, share }) => self.part(&agent, share).for_each(PlanJob::dismiss),
-            Ok(Word::Thanks { agent, share }) => self.part(&agent, share).for_each(PlanJob::thank),
+            Ok(RunMessage::Beat) => {}
+            Ok(RunMessage::Stop) => self.jobs.iter().for_each(PlanJob::stop),
+            Ok(RunMessage::Dismiss { agent, share }) => self.part(&agent, share).for_each(PlanJob::dismiss),
+            Ok(RunMessage::Thanks { agent, share }) => self.part(&agent, share).for_each(PlanJob::thank),
             Err(e) => self.odd(&e),
         }
     }
@@ -285,7 +285,7 @@ impl AgentState<'_> {
                     self.client.max_payload()
                 );
                 (self.tell)("too-large", &why);
-                let failed = AgentEvent { what: What::Failed { why }, ..event };
+                let failed = AgentEvent { what: AgentEventKind::Failed { why }, ..event };
                 wire::encode(&failed).unwrap_or_default()
             }
             Err(e) => return (self.tell)("odd-message", &e.to_string()),

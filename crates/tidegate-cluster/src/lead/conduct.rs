@@ -17,10 +17,10 @@ use tidegate_load::{Amount, Plan, Report, RunEvent, Second};
 use super::{LeadOptions, OnLost};
 use crate::clock::Clock;
 use crate::error::ClusterError;
-use crate::order::{Order, TlsOrder};
-use crate::seconds::Seconds;
-use crate::wire::{self, Answer, Ask, Word};
-use member::{Member, Part};
+use crate::order::{TlsOrder, WorkOrder};
+use crate::seconds::PendingSeconds;
+use crate::wire::{self, AgentReply, AgentRequest, RunMessage};
+use member::{PartNumber, Participant};
 use registration::silence;
 
 /// Interval of the lead's heartbeat.
@@ -67,7 +67,7 @@ async fn lead(
         tls,
         began: None,
         unshared: Vec::new(),
-        seconds: Seconds::new(members.len()),
+        seconds: PendingSeconds::new(members.len()),
         client,
         run,
         options,
@@ -94,7 +94,7 @@ async fn lead(
 /// Repeats the heartbeat or the end of the run to its agents, because one message may be lost with a connection.
 async fn beat(client: Client, subject: String, stopped: Arc<AtomicBool>) {
     loop {
-        let word = if stopped.load(Relaxed) { Word::Stop } else { Word::Beat };
+        let word = if stopped.load(Relaxed) { RunMessage::Stop } else { RunMessage::Beat };
         let Ok(bytes) = wire::encode(&word) else { return };
         let sent = client.publish(subject.clone(), bytes.into());
         // The broker may be gone; then the agents end by their lease.
@@ -111,13 +111,13 @@ struct Lead<'a> {
     plan: &'a Plan,
     /// What the plan's own was made of.
     tls: Option<TlsOrder>,
-    members: Vec<Member>,
+    members: Vec<Participant>,
     events: Subscriber,
     clock: Clock,
     interrupted: &'a AtomicBool,
     observer: &'a mut dyn FnMut(RunEvent<'_>),
     troubles: Vec<String>,
-    seconds: Seconds,
+    seconds: PendingSeconds,
     /// The seconds of all that have been reported.
     told: Vec<Second>,
     /// The moment at which all begin, once it is announced.
@@ -135,7 +135,7 @@ impl Lead<'_> {
     async fn conduct(&mut self) -> Result<Report, ClusterError> {
         if let Err(e) = self.hand_out().await {
             for member in &self.members {
-                self.say(&Word::Dismiss { agent: member.id.clone(), share: member.share }).await;
+                self.say(&RunMessage::Dismiss { agent: member.id.clone(), share: member.share }).await;
             }
             return Err(e);
         }
@@ -151,7 +151,7 @@ impl Lead<'_> {
         }
         self.start().await;
         (self.observer)(RunEvent::Measuring);
-        self.watch(|lead| lead.members.iter().all(Member::is_over)).await;
+        self.watch(|lead| lead.members.iter().all(Participant::is_over)).await;
         self.tell_seconds();
         let report = self.result()?;
         Ok(self.bring(report).await)
@@ -162,9 +162,9 @@ impl Lead<'_> {
         for at in 0..self.members.len() {
             let agent = self.members[at].name.clone();
             match self.ask(&self.members[at].id, &self.work(&self.members[at])).await {
-                Ok(Answer::Taken) => self.members[at].heard = Instant::now(),
-                Ok(Answer::Refused { why }) => return Err(ClusterError::Refused { agent, why }),
-                Ok(Answer::Clock(_)) => {
+                Ok(AgentReply::Taken) => self.members[at].heard = Instant::now(),
+                Ok(AgentReply::Refused { why }) => return Err(ClusterError::Refused { agent, why }),
+                Ok(AgentReply::Clock(_)) => {
                     return Err(ClusterError::Refused { agent, why: "unexpected answer".into() });
                 }
                 Err(why) => {
@@ -179,17 +179,17 @@ impl Lead<'_> {
     }
 
     /// What a member is asked to do.
-    fn work(&self, member: &Member) -> Ask {
-        let Part { index, of } = member.part;
+    fn work(&self, member: &Participant) -> AgentRequest {
+        let PartNumber { index, of } = member.part;
         let mut plan = self.plan.clone();
         if member.took_over.is_some() {
             plan.ramp_connections = Duration::ZERO; // the time for that is over
         }
         let began_mono_ns = self.began.map(|began| self.clock.mono_ns(began) + member.distance.mono_ns);
-        Ask::Work {
+        AgentRequest::Work {
             run: self.run.clone(),
             share: member.share,
-            order: Box::new(Order::of(&plan, self.tls.clone(), (index, of))),
+            order: Box::new(WorkOrder::of(&plan, self.tls.clone(), (index, of))),
             began_mono_ns,
             lease_ms: self.options.timeout.as_millis() as u64,
             hold: self.options.hold,
@@ -205,11 +205,13 @@ impl Lead<'_> {
         (self.observer)(RunEvent::Done { report: &report });
         let held = self.members.iter().filter(|m| self.options.hold && m.report.is_some());
         let released = join_all(held.map(async |m| {
-            let why = match self.ask(&m.id, &Ask::Release { run: self.run.clone(), share: m.share }).await {
-                Ok(Answer::Taken) => return None,
-                Ok(Answer::Refused { why }) | Err(why) => why,
-                Ok(Answer::Clock(_)) => "unexpected answer".to_owned(),
-            };
+            let why =
+                match self.ask(&m.id, &AgentRequest::Release { run: self.run.clone(), share: m.share }).await
+                {
+                    Ok(AgentReply::Taken) => return None,
+                    Ok(AgentReply::Refused { why }) | Err(why) => why,
+                    Ok(AgentReply::Clock(_)) => "unexpected answer".to_owned(),
+                };
             Some(format!("agent {} did not keep its connections open until the end: {why}", m.name))
         }));
         let troubles: Vec<_> = released.await.into_iter().flatten().collect();
@@ -221,14 +223,14 @@ impl Lead<'_> {
 
     /// Nothing begins if something has gone wrong already, unless the setting is to go on.
     async fn check_before_the_start(&mut self) -> Result<(), ClusterError> {
-        let nobody = self.members.iter().all(Member::is_over);
+        let nobody = self.members.iter().all(Participant::is_over);
         let in_trouble = !self.troubles.is_empty() && self.options.on_lost == OnLost::Stop;
         let interrupted = self.interrupted.load(Relaxed);
         if !(nobody || in_trouble || interrupted) {
             return Ok(());
         }
         self.stop().await;
-        self.watch(|lead| lead.members.iter().all(Member::is_over)).await;
+        self.watch(|lead| lead.members.iter().all(Participant::is_over)).await;
         match interrupted {
             true => Err(ClusterError::Interrupted),
             false => Err(ClusterError::NotBegun(self.troubles.join("; "))),
@@ -266,23 +268,23 @@ impl Lead<'_> {
         }
     }
 
-    async fn start_one(&self, member: &Member, at_ns: i64) -> Result<(), String> {
+    async fn start_one(&self, member: &Participant, at_ns: i64) -> Result<(), String> {
         if member.is_over() {
             return Ok(());
         }
         let at_mono_ns = at_ns + member.distance.mono_ns;
-        let start = Ask::Start { run: self.run.clone(), share: member.share, at_mono_ns };
+        let start = AgentRequest::Start { run: self.run.clone(), share: member.share, at_mono_ns };
         match self.ask(&member.id, &start).await? {
-            Answer::Taken => Ok(()),
-            Answer::Refused { why } => Err(why),
-            Answer::Clock(_) => Err("unexpected answer".to_owned()),
+            AgentReply::Taken => Ok(()),
+            AgentReply::Refused { why } => Err(why),
+            AgentReply::Clock(_) => Err("unexpected answer".to_owned()),
         }
     }
 
     /// Makes all members end early.
     async fn stop(&mut self) {
         if !self.stopped.swap(true, Relaxed) {
-            self.say(&Word::Stop).await;
+            self.say(&RunMessage::Stop).await;
         }
     }
 
@@ -290,14 +292,14 @@ impl Lead<'_> {
         self.stopped.load(Relaxed)
     }
 
-    async fn say(&self, word: &Word) {
+    async fn say(&self, word: &RunMessage) {
         let Ok(bytes) = wire::encode(word) else { return };
         // Without a broker nobody hears it, and the leases end.
         let sent = self.client.publish(wire::words_of(&self.run), bytes.into());
         let _ = tokio::time::timeout(BEAT, sent).await;
     }
 
-    async fn ask(&self, id: &str, ask: &Ask) -> Result<Answer, String> {
+    async fn ask(&self, id: &str, ask: &AgentRequest) -> Result<AgentReply, String> {
         registration::ask(&self.client, id, ask, self.options.timeout).await
     }
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use tidegate_services::chat::Federation;
 
-use super::{BridgeError, BridgeOptions, Kept, Tell, Wake};
+use super::{BridgeError, BridgeOptions, Retention, Tell, Wake};
 use crate::error::ClusterError;
 use state::BridgeState;
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::start_signal::StartSignal;
 use crate::clock::Clock;
-use crate::wire::{AgentEvent, What};
+use crate::wire::{AgentEvent, AgentEventKind};
 
 /// How often an agent says that it is alive, and its result again.
 const BEAT: Duration = Duration::from_millis(500);
@@ -69,13 +69,13 @@ impl Voice {
         Self { agent, share, next: Arc::default(), say }
     }
 
-    fn event(&self, what: What) -> AgentEvent {
+    fn event(&self, what: AgentEventKind) -> AgentEvent {
         let number = self.next.fetch_add(1, Relaxed);
         AgentEvent { agent: self.agent.clone(), share: self.share, number, what }
     }
 
     /// The load does not wait for the broker: what finds no room is missing, and its number tells so.
-    fn say(&self, what: What) {
+    fn say(&self, what: AgentEventKind) {
         let _ = self.say.try_send(self.event(what));
     }
 }
@@ -193,18 +193,18 @@ impl PlanJob {
         self.said = Instant::now();
         let event = match &self.last {
             Some((event, _)) => event.clone(),
-            None => self.voice.event(What::Beat { clock: self.clock.read() }),
+            None => self.voice.event(AgentEventKind::Beat { clock: self.clock.read() }),
         };
         (Some(event), Leave::Stay)
     }
 
     /// What came of the load, once something did.
-    fn result(&self, is_over: bool) -> Option<What> {
+    fn result(&self, is_over: bool) -> Option<AgentEventKind> {
         match self.outcome.get() {
-            Some(Ok(report)) => Some(What::Done { report: Box::new(report.clone()) }),
-            Some(Err(why)) => Some(What::Failed { why: why.clone() }),
+            Some(Ok(report)) => Some(AgentEventKind::Done { report: Box::new(report.clone()) }),
+            Some(Err(why)) => Some(AgentEventKind::Failed { why: why.clone() }),
             None if is_over => {
-                Some(What::Failed { why: "its load panicked; that is a fault of tidegate".into() })
+                Some(AgentEventKind::Failed { why: "its load panicked; that is a fault of tidegate".into() })
             }
             None => None,
         }
@@ -221,19 +221,19 @@ fn carry_out(
     brought: impl Fn(&Report),
 ) -> Result<(), String> {
     let wait = |attempted, connected| {
-        voice.say(What::Ready { attempted, connected });
+        voice.say(AgentEventKind::Ready { attempted, connected });
         start.wait(interrupted);
-        voice.say(What::Began { mono_ns: clock.mono_ns(Instant::now()) });
+        voice.say(AgentEventKind::Began { mono_ns: clock.mono_ns(Instant::now()) });
     };
     let at_once = plan.begins_at_once();
     if at_once {
         wait(0, 0);
     }
     let observer = |phase: RunEvent<'_>| match phase {
-        RunEvent::Opening { connected } => voice.say(What::Opening { connected }),
+        RunEvent::Opening { connected } => voice.say(AgentEventKind::Opening { connected }),
         RunEvent::Connected { attempted, connected } if !at_once => wait(attempted, connected),
         RunEvent::Second { second, latency_us, status } => {
-            voice.say(What::Second {
+            voice.say(AgentEventKind::Second {
                 second: second.clone(),
                 latency_v2: encode(latency_us),
                 open: status.open,

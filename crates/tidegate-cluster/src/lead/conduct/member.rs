@@ -7,7 +7,7 @@ use tidegate_load::{AgentReport, Loss, Plan, Report};
 use crate::clock::Distance;
 
 /// An agent of a run, with one part of it.
-pub(super) struct Member {
+pub(super) struct Participant {
     pub(super) id: String,
     pub(super) name: String,
     /// Which of its parts it is; the first is 0.
@@ -15,7 +15,7 @@ pub(super) struct Member {
     /// Parts that the agent was ever asked to carry, whether it said yes or not; kept with its first.
     pub(super) asked: u32,
     /// Its part of the load.
-    pub(super) part: Part,
+    pub(super) part: PartNumber,
     /// Whose part it was before, by number.
     pub(super) took_over: Option<usize>,
     pub(super) distance: Distance,
@@ -47,12 +47,12 @@ pub(super) struct Member {
 
 /// Part `index` of `of` of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct PartNumber {
     pub(super) index: usize,
     pub(super) of: usize,
 }
 
-impl Part {
+impl PartNumber {
     /// Its plan. Parts that nothing is in are never made.
     pub(super) fn plan(self, whole: &Plan) -> Option<Plan> {
         whole.part(self.index, self.of).ok()
@@ -68,9 +68,9 @@ impl Part {
     }
 }
 
-impl Member {
+impl Participant {
     /// Nothing is known yet but who it is.
-    pub(super) fn new(id: String, name: String, part: Part) -> Self {
+    pub(super) fn new(id: String, name: String, part: PartNumber) -> Self {
         Self {
             id,
             name,
@@ -98,7 +98,7 @@ impl Member {
     }
 
     /// The same agent with a part that was another's.
-    pub(super) fn with_part_of(&self, lost: usize, share: u32, part: Part) -> Self {
+    pub(super) fn with_part_of(&self, lost: usize, share: u32, part: PartNumber) -> Self {
         let mut again = Self::new(self.id.clone(), self.name.clone(), part);
         (again.share, again.took_over) = (share, Some(lost));
         (again.distance, again.origin_ns) = (self.distance, self.origin_ns);
@@ -153,7 +153,7 @@ mod tests {
             ..plan(Protocol::Echo { size: 1, window: 1 })
         };
         // Of three parts of ten connections the second has three.
-        let part = Part { index: 1, of: 3 };
+        let part = PartNumber { index: 1, of: 3 };
         let shared = |by| part.shared(&whole, by).iter().map(|p| (p.index, p.of)).collect::<Vec<_>>();
         assert_eq!(shared(2), [(1, 6), (4, 6)]);
         assert_eq!(shared(9), [(1, 9), (4, 9), (7, 9)]);

@@ -7,12 +7,12 @@ use async_nats::Client;
 use async_nats::connection::State;
 use futures_util::StreamExt as _;
 
-use super::member::{Member, Part};
+use super::member::{PartNumber, Participant};
 use super::{Lead, LeadOptions, OnLost};
-use crate::clock::{RoundTrip, distance};
+use crate::clock::{ClockSample, distance};
 use crate::error::ClusterError;
 use crate::text::printable;
-use crate::wire::{self, AgentInfo, Answer, Ask, Hail, WireError};
+use crate::wire::{self, AgentInfo, AgentReply, AgentRequest, Hail, WireError};
 
 /// How often agents are polled.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -34,7 +34,7 @@ pub(super) async fn register(
     options: &LeadOptions,
     run: &str,
     interrupted: &AtomicBool,
-) -> Result<Vec<Member>, ClusterError> {
+) -> Result<Vec<Participant>, ClusterError> {
     let broken = |why: String| ClusterError::Broker { url: options.access.shown(), why };
     let inbox = client.new_inbox();
     let mut offers = client.subscribe(inbox.clone()).await.map_err(|e| broken(e.to_string()))?;
@@ -73,11 +73,11 @@ pub(super) async fn register(
         if free.len() >= options.agents {
             free.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
             let of = free.len();
-            let parts = (0..of).map(|index| Part { index, of });
+            let parts = (0..of).map(|index| PartNumber { index, of });
             return Ok(free
                 .into_iter()
                 .zip(parts)
-                .map(|(o, part)| Member::new(o.id, o.name, part))
+                .map(|(o, part)| Participant::new(o.id, o.name, part))
                 .collect());
         }
         if begun.elapsed() >= options.wait {
@@ -113,7 +113,12 @@ pub(super) async fn silence(client: &Client) -> &'static str {
 }
 
 /// Sends a request to one agent.
-pub(super) async fn ask(client: &Client, id: &str, ask: &Ask, timeout: Duration) -> Result<Answer, String> {
+pub(super) async fn ask(
+    client: &Client,
+    id: &str,
+    ask: &AgentRequest,
+    timeout: Duration,
+) -> Result<AgentReply, String> {
     let bytes = wire::encode(ask).map_err(|e| e.to_string())?;
     if bytes.len() > client.max_payload() {
         return Err(format!(
@@ -126,7 +131,7 @@ pub(super) async fn ask(client: &Client, id: &str, ask: &Ask, timeout: Duration)
     let message = asked.map_err(|_| format!("it did not answer within {timeout:?}"))?;
     let message = message.map_err(|e| format!("it cannot be asked: {e}"))?;
     match wire::of_an_agent(&message.payload) {
-        Ok(Answer::Refused { why }) => Ok(Answer::Refused { why: printable(&why) }),
+        Ok(AgentReply::Refused { why }) => Ok(AgentReply::Refused { why: printable(&why) }),
         Ok(answer) => Ok(answer),
         Err(e) => Err(printable(&e.to_string())),
     }
@@ -144,10 +149,10 @@ impl Lead<'_> {
                     break;
                 }
                 let before = self.clock.read();
-                let answer = self.ask(&self.members[at].id, &Ask::Clock).await;
+                let answer = self.ask(&self.members[at].id, &AgentRequest::Clock).await;
                 let after = self.clock.read();
                 match answer {
-                    Ok(Answer::Clock(other)) => trips.push(RoundTrip { before, other, after }),
+                    Ok(AgentReply::Clock(other)) => trips.push(ClockSample { before, other, after }),
                     Ok(_) => {}
                     Err(why) => {
                         let (name, broker) = (&self.members[at].name, silence(&self.client).await);

@@ -5,7 +5,7 @@ use tidegate_load::verdict::{Evidence, LimitedBy, Verdict, Warning};
 use tidegate_load::{AgentReport, Amount, Loss, Report, Together, merge};
 
 use super::Lead;
-use super::member::Member;
+use super::member::Participant;
 use crate::error::ClusterError;
 
 impl Lead<'_> {
@@ -36,13 +36,14 @@ impl Lead<'_> {
 
     fn told_agents(&self) -> Vec<AgentReport> {
         let name = |at: usize| self.members[at].name.clone();
-        let told = |m: &Member| AgentReport { taken_over_from: m.took_over.map(name), ..m.told() };
+        let told = |m: &Participant| AgentReport { taken_over_from: m.took_over.map(name), ..m.told() };
         self.members.iter().map(told).collect()
     }
 
     /// Which side was the limit of all of it, and which agent if it was theirs.
     fn verdict(&self, all: &Report) -> Verdict {
-        let seen = |m: &Member| Some((m.name.clone(), m.report.as_ref()?.verdict.as_ref()?.evidence.clone()));
+        let seen =
+            |m: &Participant| Some((m.name.clone(), m.report.as_ref()?.verdict.as_ref()?.evidence.clone()));
         let seen: Vec<_> = self.members.iter().filter_map(seen).collect();
         let mut verdict = assess(all, evidence(&seen));
         if verdict.limited_by == LimitedBy::Generator
@@ -67,7 +68,7 @@ impl Lead<'_> {
     /// The names of those whose part was not done in full, by themselves or by others.
     fn missing(&self, all: &Report) -> Vec<&str> {
         let of_a_number = |n: u64| all.requests + all.failed + all.timed_out < n;
-        let is_missing = |m: &&Member| match (&m.loss, m.took_over, self.plan.amount) {
+        let is_missing = |m: &&Participant| match (&m.loss, m.took_over, self.plan.amount) {
             // What an heir lost is in the account of the one it had it from.
             (None, ..) | (_, Some(_), _) => false,
             (Some(Loss { missing_requests: Some(n), .. }), ..) => *n > 0,
@@ -79,7 +80,7 @@ impl Lead<'_> {
 }
 
 /// What a member brought, with the length of its window counted from the beginning of that of the whole.
-fn of_the_whole(member: &Member) -> Option<Report> {
+fn of_the_whole(member: &Participant) -> Option<Report> {
     let mut report = member.report.clone()?;
     report.elapsed_s += member.offset_s;
     Some(report)

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tidegate_load::{Amount, Loss};
 
-use super::member::Member;
+use super::member::Participant;
 use super::{Lead, OnLost};
-use crate::wire::{Answer, Word};
+use crate::wire::{AgentReply, RunMessage};
 
 impl Lead<'_> {
     /// Begins the account of a member that is lost or ended early, and has its part given to others if that is the
@@ -56,16 +56,16 @@ impl Lead<'_> {
             self.members[who].asked += 1;
             let member = self.members[who].with_part_of(lost, share, part);
             let why = match self.ask(&member.id, &self.work(&member)).await {
-                Ok(Answer::Taken) => {
+                Ok(AgentReply::Taken) => {
                     self.seconds.join();
-                    self.members.push(Member { heard: Instant::now(), ..member });
+                    self.members.push(Participant { heard: Instant::now(), ..member });
                     continue;
                 }
-                Ok(Answer::Refused { why }) => format!("refuses: {why}"),
-                Ok(Answer::Clock(_)) => "answers something else".to_owned(),
+                Ok(AgentReply::Refused { why }) => format!("refuses: {why}"),
+                Ok(AgentReply::Clock(_)) => "answers something else".to_owned(),
                 Err(why) => {
                     // It may have taken it, and only its answer was lost.
-                    self.say(&Word::Dismiss { agent: member.id.clone(), share }).await;
+                    self.say(&RunMessage::Dismiss { agent: member.id.clone(), share }).await;
                     why
                 }
             };
@@ -79,7 +79,7 @@ impl Lead<'_> {
     /// An agent each that can take more: all of its parts are well.
     fn able(&self) -> Vec<usize> {
         let is_well =
-            |m: &Member| m.loss.is_none() && (m.is_over() || m.heard.elapsed() < self.options.timeout);
+            |m: &Participant| m.loss.is_none() && (m.is_over() || m.heard.elapsed() < self.options.timeout);
         let agents = self.members.iter().enumerate().filter(|(_, m)| m.share == 0);
         let well = |id: &str| self.members.iter().filter(|m| m.id == id).all(is_well);
         agents.filter(|(_, m)| well(&m.id)).map(|(at, _)| at).collect()
@@ -89,7 +89,7 @@ impl Lead<'_> {
     async fn start_those_that_took_over(&mut self) {
         let Some(began) = self.began else { return };
         for lost in 0..self.members.len() {
-            let waits = |m: &Member| m.took_over == Some(lost) && m.starts_at.is_none() && !m.is_over();
+            let waits = |m: &Participant| m.took_over == Some(lost) && m.starts_at.is_none() && !m.is_over();
             let who: Vec<usize> = (0..self.members.len()).filter(|&at| waits(&self.members[at])).collect();
             if who.is_empty() || !who.iter().all(|&at| self.members[at].ready) {
                 continue;

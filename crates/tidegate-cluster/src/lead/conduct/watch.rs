@@ -10,7 +10,7 @@ use tidegate_load::{RunEvent, RunStatus};
 use super::registration::silence;
 use super::{Lead, OnLost};
 use crate::text::printable;
-use crate::wire::{self, AgentEvent, What, Word};
+use crate::wire::{self, AgentEvent, AgentEventKind, RunMessage};
 
 /// How often the agents are looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -66,22 +66,22 @@ impl Lead<'_> {
         self.seconds.end(at);
         self.account_for(at);
         // If it only slept, it hears so when it wakes up.
-        self.say(&Word::Dismiss { agent, share }).await;
+        self.say(&RunMessage::Dismiss { agent, share }).await;
         self.trouble(format!("agent {name} {why}; its part is not in the result")).await;
     }
 
     async fn hear(&mut self, event: AgentEvent) {
-        let of = |m: &super::Member| m.id == event.agent && m.share == event.share;
+        let of = |m: &super::Participant| m.id == event.agent && m.share == event.share;
         let Some(at) = self.members.iter().position(of) else {
             // A part whose acceptance was not heard, and then not that it was given back.
-            return self.say(&Word::Dismiss { agent: event.agent, share: event.share }).await;
+            return self.say(&RunMessage::Dismiss { agent: event.agent, share: event.share }).await;
         };
         let member = &mut self.members[at];
         member.heard = Instant::now();
         if event.number < member.next {
             // A result that was not known to have come.
-            if matches!(event.what, What::Done { .. }) {
-                self.say(&Word::Thanks { agent: event.agent, share: event.share }).await;
+            if matches!(event.what, AgentEventKind::Done { .. }) {
+                self.say(&RunMessage::Thanks { agent: event.agent, share: event.share }).await;
             }
             return;
         }
@@ -89,7 +89,7 @@ impl Lead<'_> {
         member.next = event.number + 1;
         if member.lost {
             // What was sent to it then may have been lost with its connection.
-            return self.say(&Word::Dismiss { agent: event.agent, share: event.share }).await;
+            return self.say(&RunMessage::Dismiss { agent: event.agent, share: event.share }).await;
         }
         if member.is_over() {
             return;
@@ -104,7 +104,7 @@ impl Lead<'_> {
     async fn take(&mut self, at: usize, event: AgentEvent) {
         let member = &mut self.members[at];
         match event.what {
-            What::Beat { clock } => {
+            AgentEventKind::Beat { clock } => {
                 let moved = (clock.origin_ns() - member.origin_ns).abs();
                 if moved > self.options.clock_bound.as_nanos() as i64 {
                     let what = format!(
@@ -116,15 +116,15 @@ impl Lead<'_> {
                     self.trouble(what).await;
                 }
             }
-            What::Opening { connected } => {
+            AgentEventKind::Opening { connected } => {
                 member.connected = connected;
                 let connected = self.members.iter().map(|m| m.connected).sum();
                 (self.observer)(RunEvent::Opening { connected });
             }
-            What::Ready { attempted, connected } => {
+            AgentEventKind::Ready { attempted, connected } => {
                 (member.ready, member.attempted, member.connected) = (true, attempted, connected);
             }
-            What::Began { mono_ns } => {
+            AgentEventKind::Began { mono_ns } => {
                 member.late_ns = mono_ns - member.starts_ns;
                 let bound_ns = self.options.clock_bound.as_nanos() as i64;
                 if !self.stopped.load(Relaxed) && member.starts_ns != 0 && member.late_ns > bound_ns {
@@ -133,7 +133,7 @@ impl Lead<'_> {
                     self.trouble(what).await;
                 }
             }
-            What::Second { mut second, latency_v2, open } => {
+            AgentEventKind::Second { mut second, latency_v2, open } => {
                 member.open = open;
                 member.told_requests = member.told_requests.saturating_add(second.requests);
                 second.at_s += member.offset_s;
@@ -150,19 +150,19 @@ impl Lead<'_> {
                 }
                 self.tell_seconds();
             }
-            What::Done { report } => {
+            AgentEventKind::Done { report } => {
                 let early = report.interrupted && !self.stopped.load(Relaxed);
                 let what = format!("agent {} was ended early on its own host", member.name);
                 member.report = Some(*report);
                 self.seconds.end(at);
-                self.say(&Word::Thanks { agent: event.agent, share: event.share }).await;
+                self.say(&RunMessage::Thanks { agent: event.agent, share: event.share }).await;
                 if early {
                     self.account_for(at);
                     self.trouble(what).await;
                 }
             }
-            What::Failed { why } => {
-                self.say(&Word::Thanks { agent: event.agent, share: event.share }).await;
+            AgentEventKind::Failed { why } => {
+                self.say(&RunMessage::Thanks { agent: event.agent, share: event.share }).await;
                 self.lose(at, &format!("failed: {why}")).await;
             }
         }

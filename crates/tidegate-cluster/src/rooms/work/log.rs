@@ -9,7 +9,7 @@ use async_nats::jetstream::{Context, Message};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
-use super::Kept;
+use super::Retention;
 use super::wire::{ROOMS, STREAM};
 
 /// Time for an answer about the stream.
@@ -39,7 +39,7 @@ impl Log {
     /// Opens the stream that was made then after a place, or from its beginning if it is another one.
     pub(super) async fn open(
         context: &Context,
-        kept: Kept,
+        kept: Retention,
         after: Option<(i64, u64)>,
     ) -> Result<Self, String> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
@@ -92,7 +92,7 @@ impl Log {
     }
 }
 
-fn config(kept: Kept) -> Config {
+fn config(kept: Retention) -> Config {
     Config {
         name: STREAM.into(),
         subjects: vec![ROOMS.into()],

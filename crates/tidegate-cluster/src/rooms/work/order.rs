@@ -20,7 +20,7 @@ pub(super) struct RoomOrder {
     pub(super) taken: u64,
     /// Something may wait.
     pub(super) wanted: bool,
-    under_way: Option<UnderWay>,
+    under_way: Option<PendingMessage>,
     /// The place of which it was asked what came there.
     asked: u64,
     /// When it is its turn again.
@@ -28,7 +28,7 @@ pub(super) struct RoomOrder {
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct PendingMessage {
     serial: u64,
     /// When it was first said.
     since: Instant,
@@ -77,7 +77,7 @@ impl RoomOrder {
     pub(super) fn begin(&mut self, serial: u64, message: Vec<u8>, now: Instant) {
         self.wanted = false;
         let said = now.checked_sub(AGAIN).unwrap_or(now);
-        self.under_way = Some(UnderWay { serial, since: now, said, message, disputed: false });
+        self.under_way = Some(PendingMessage { serial, since: now, said, message, disputed: false });
     }
 
     /// Whether something has come of which was not asked what it is; from now on it was.

@@ -13,7 +13,7 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// The state of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum NodeState {
     Whole,
     /// Cut off since the first, and trying to return from the second on.
     Cut(Instant, Instant),
@@ -24,7 +24,7 @@ enum How {
 /// The state of this node, and what that is judged by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
-    how: How,
+    how: NodeState,
     /// When something that we said to everybody came back to us.
     echoed: Instant,
     /// When it was looked at last.
@@ -35,16 +35,16 @@ pub(super) struct Standing {
 
 impl Standing {
     pub(super) fn whole(now: Instant) -> Self {
-        Self { how: How::Whole, echoed: now, looked: now, seen: 0 }
+        Self { how: NodeState::Whole, echoed: now, looked: now, seen: 0 }
     }
 
     pub(super) fn is_whole(&self) -> bool {
-        self.how == How::Whole
+        self.how == NodeState::Whole
     }
 
     /// Whether messages may go out: what returns says what it could not say.
     pub(super) fn may_speak(&self) -> bool {
-        !matches!(self.how, How::Cut(..))
+        !matches!(self.how, NodeState::Cut(..))
     }
 
     /// We hear ourselves.
@@ -69,10 +69,10 @@ impl BridgeState {
             self.log = None;
         }
         match self.standing.how {
-            How::Whole => self.look_whole(line, now).await,
-            How::Cut(_, at) if *line != State::Connected || now < at => {}
-            How::Cut(since, _) => self.return_from(since, now).await,
-            How::Returning(since, began) => {
+            NodeState::Whole => self.look_whole(line, now).await,
+            NodeState::Cut(_, at) if *line != State::Connected || now < at => {}
+            NodeState::Cut(since, _) => self.return_from(since, now).await,
+            NodeState::Returning(since, began) => {
                 self.verify_what_was_heard(now).await;
                 self.look_returning(line, since, began, now);
             }
@@ -139,7 +139,7 @@ impl BridgeState {
     }
 
     fn cut_off(&mut self, why: &str, now: Instant) {
-        self.standing.how = How::Cut(now, now + RETRY);
+        self.standing.how = NodeState::Cut(now, now + RETRY);
         self.standing.seen = self.seen;
         self.log = None;
         self.federation.cut_off();
@@ -174,14 +174,14 @@ impl BridgeState {
         match self.reopen().await {
             Ok(()) => {
                 let now = Instant::now(); // that may have taken a while
-                self.standing.how = How::Returning(since, now);
+                self.standing.how = NodeState::Returning(since, now);
                 self.excuse(now);
                 self.hurry(now);
                 self.word.hail();
             }
             Err(why) => {
                 tracing::info!(why, "still cut off");
-                self.standing.how = How::Cut(since, now + RETRY);
+                self.standing.how = NodeState::Cut(since, now + RETRY);
             }
         }
     }
@@ -190,7 +190,7 @@ impl BridgeState {
         let is_late = now.saturating_duration_since(began) > self.options.timeout;
         let connected = *line == State::Connected;
         if connected && self.has_read_all() && self.stuck_since().is_none() {
-            self.standing.how = How::Whole;
+            self.standing.how = NodeState::Whole;
             self.heard_of = (self.seen, now);
             self.excuse(now);
             self.federation.is_back();
@@ -203,7 +203,7 @@ impl BridgeState {
         }
         let is_stuck = is_late && self.trouble(line, now).is_some();
         if !connected || self.log.is_none() || is_stuck {
-            self.standing.how = How::Cut(since, now + RETRY);
+            self.standing.how = NodeState::Cut(since, now + RETRY);
             self.log = None;
         }
     }
