@@ -314,7 +314,7 @@ fn answer(results: &Results, tables: usize, prose: fn(&str) -> String) -> String
 
 #[cfg(test)]
 mod tests {
-    use tidegate_lab::concurrency::{Point, Table};
+    use tidegate_lab::concurrency::{Point, ResultTable};
     use tidegate_lab::experiment::round::Figures;
     use tidegate_lab::spread::Spread;
     use tidegate_load::verdict::{Evidence, LimitedBy, Verdict, Warning};
@@ -347,7 +347,8 @@ mod tests {
         let costs = costs.into_iter().chain([("uring", 0.79), ("tokio", 1.2), ("event-select", 1.1)]);
         let points = costs.flat_map(|(model, cost)| [100, 1_000].map(|level| point(model, level, cost)));
         let mut results = Results::new(&Bench::new("tidegate".into(), &[0, 1]));
-        let table = Table { points: points.collect(), repeats: 6, keep_alive: true, ..Table::default() };
+        let table =
+            ResultTable { points: points.collect(), repeats: 6, keep_alive: true, ..ResultTable::default() };
         results.concurrency = Some(table);
         results.circumstances.activity.push(MachineActivity {
             load_average: Some(10.25),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use tidegate_lab::compare::{Comparison, Judged, Question, compare};
+use tidegate_lab::compare::{CompareOptions, Comparison, Judged, compare};
 use tidegate_lab::run::{Circumstances, Run};
 
 use crate::out;
@@ -38,7 +38,7 @@ pub fn run(args: Args) -> Outcome {
     let mut json = Json::open(args.json.as_deref())?;
     let load = |path: &Path| Run::load(path).map_err(usage);
     let (a, b) = (load(&args.run_a)?, load(&args.run_b)?);
-    let question = Question { measure: args.measure.clone(), margin: args.margin / 100.0 };
+    let question = CompareOptions { measure: args.measure.clone(), margin: args.margin / 100.0 };
     let comparison = compare(&a, &b, &question);
     if comparison.rows.is_empty() {
         return Err(Failure::Usage(nothing_to_compare(&a, &args)));

@@ -12,7 +12,7 @@ use tidegate_lab::report::verdict;
 use tidegate_lab::run::{Circumstances, Row};
 use tidegate_lab::save::ResultFile;
 use tidegate_lab::spread::Spread;
-use tidegate_lab::tune::{self, Extent, Goal, Settings, Stage, TuneOutcome as Found};
+use tidegate_lab::tune::{self, Extent, Goal, SearchStage, Settings, TuneOutcome as Found};
 
 use crate::bench::{end_children_with_this_program, progress_bar};
 use crate::compare::number;
@@ -180,7 +180,7 @@ impl Args {
 }
 
 /// A stage as a table, with its decision.
-fn show(stage: &Stage) -> anyhow::Result<()> {
+fn show(stage: &SearchStage) -> anyhow::Result<()> {
     let figure = stage.rows.first().and_then(|row| row.measures.first());
     let figure = figure.map_or("figure", |measure| measure.name.as_str());
     let mut table = out::table([
@@ -204,7 +204,7 @@ fn show(stage: &Stage) -> anyhow::Result<()> {
     say!("→ {}\n", stage.decision)
 }
 
-fn cells(stage: &Stage, i: usize, row: &Row) -> [String; 7] {
+fn cells(stage: &SearchStage, i: usize, row: &Row) -> [String; 7] {
     let spread = |measure: usize| Spread::of(row.measures.get(measure)?.rounds.iter().copied());
     let dash = || "–".to_owned();
     let figure = spread(0);

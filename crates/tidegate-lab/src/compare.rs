@@ -95,7 +95,7 @@ pub struct Comparison {
 
 /// Options of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Question {
+pub struct CompareOptions {
     /// The figure; none is each row's main one.
     pub measure: Option<String>,
     /// Differences up to this fraction (0.02 for 2%) are not reported as significant.
@@ -104,7 +104,7 @@ pub struct Question {
 
 /// Compares two runs.
 #[must_use]
-pub fn compare(a: &Run, b: &Run, question: &Question) -> Comparison {
+pub fn compare(a: &Run, b: &Run, question: &CompareOptions) -> Comparison {
     let pairs: Vec<_> = a.rows.iter().filter_map(|row| pair(row, b, question)).collect();
     let confidence = 1.0 - FALSE_ALARM / pairs.len().max(1) as f64;
     let rows = pairs.into_iter().map(|pair| judge(pair, confidence, question.margin)).collect();
@@ -123,7 +123,7 @@ fn counterpart<'a>(row: &Row, run: &'a Run) -> Option<&'a Row> {
 /// The row that both are of, and the figure of each.
 pub(crate) type RowPair<'a> = (&'a Row, &'a Measure, &'a Measure);
 
-fn pair<'a>(row: &'a Row, b: &'a Run, question: &Question) -> Option<RowPair<'a>> {
+fn pair<'a>(row: &'a Row, b: &'a Run, question: &CompareOptions) -> Option<RowPair<'a>> {
     let named = |m: &&Measure| question.measure.as_ref().is_none_or(|name| *name == m.name);
     let ours = row.measures.iter().find(named)?;
     let theirs = counterpart(row, b)?.measures.iter().find(|m| m.name == ours.name)?;
@@ -190,7 +190,7 @@ mod tests {
 
     const A: [f64; 6] = [1.00, 1.01, 0.99, 1.02, 0.98, 1.00];
 
-    fn verdict(a: &[f64], b: &[f64], question: &Question) -> (Significance, String) {
+    fn verdict(a: &[f64], b: &[f64], question: &CompareOptions) -> (Significance, String) {
         let comparison = compare(&run("x", a), &run("x", b), question);
         let [row] = comparison.rows.as_slice() else { panic!("{comparison:?}") };
         (row.verdict, row.words())
@@ -198,14 +198,14 @@ mod tests {
 
     #[test]
     fn each_row_gets_the_verdict_that_its_rounds_bear() {
-        let all = Question::default();
+        let all = CompareOptions::default();
         assert_eq!(verdict(&A, &A, &all).0, Significance::NoSignificantDifference);
         let (worse, words) = verdict(&A, &A.map(|v| v * 1.05), &all);
         assert_eq!(worse, Significance::Worse);
         assert!(words.starts_with("slower by +5.0% [+"), "{words}");
         assert_eq!(verdict(&A, &A.map(|v| v * 0.9), &all).0, Significance::Better);
         assert_eq!(verdict(&A, &A[..3], &all).0, Significance::TooFewRounds);
-        let coarse = Question { margin: 0.05, ..all };
+        let coarse = CompareOptions { margin: 0.05, ..all };
         assert_eq!(verdict(&A, &A.map(|v| v * 1.05), &coarse).0, Significance::NoSignificantDifference);
     }
 
@@ -216,7 +216,7 @@ mod tests {
             run.rows[0].measures[0].better = Better::Higher;
             run
         };
-        let comparison = compare(&rate(&A), &rate(&A.map(|v| v * 0.9)), &Question::default());
+        let comparison = compare(&rate(&A), &rate(&A.map(|v| v * 0.9)), &CompareOptions::default());
         assert_eq!(comparison.rows[0].verdict, Significance::Worse);
     }
 
@@ -227,7 +227,7 @@ mod tests {
             all.rows = (0..n).flat_map(|i| run(&i.to_string(), &A).rows).collect();
             all
         };
-        let confidence = |n| compare(&rows(n), &rows(n), &Question::default()).confidence;
+        let confidence = |n| compare(&rows(n), &rows(n), &CompareOptions::default()).confidence;
         assert!((confidence(1) - 0.95).abs() < 1e-9 && (confidence(10) - 0.995).abs() < 1e-9);
     }
 
@@ -238,7 +238,7 @@ mod tests {
         b.circumstances.settings.insert("requests".into(), "2".into());
         let mut a = run("x", &A);
         a.circumstances.settings.insert("requests".into(), "1".into());
-        let comparison = compare(&a, &b, &Question::default());
+        let comparison = compare(&a, &b, &CompareOptions::default());
         let warnings = comparison.warnings.join("\n");
         assert!(
             warnings.contains("kernel differs") && warnings.contains("requests differs: 1 and 2"),
@@ -246,6 +246,6 @@ mod tests {
         );
         assert_eq!(comparison.only_a, ["concurrency: x"]);
         assert_eq!(comparison.only_b, ["concurrency: y"]);
-        assert!(compare(&a, &a, &Question::default()).warnings.is_empty());
+        assert!(compare(&a, &a, &CompareOptions::default()).warnings.is_empty());
     }
 }

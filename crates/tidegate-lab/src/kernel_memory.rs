@@ -190,8 +190,8 @@ fn of_family(port: u16, family: u8) -> io::Result<Sockets> {
             read => read?,
         };
         match sum(&buffer[..n], port)? {
-            (part, More::Yes) => sockets += part,
-            (part, More::No) => {
+            (part, MoreFollows::Yes) => sockets += part,
+            (part, MoreFollows::No) => {
                 sockets += part;
                 return Ok(sockets);
             }
@@ -213,19 +213,19 @@ fn request(port: u16, family: u8) -> Vec<u8> {
     m
 }
 
-enum More {
+enum MoreFollows {
     Yes,
     No,
 }
 
 /// Sums the messages of one datagram.
-fn sum(mut datagram: &[u8], port: u16) -> io::Result<(Sockets, More)> {
+fn sum(mut datagram: &[u8], port: u16) -> io::Result<(Sockets, MoreFollows)> {
     let mut sockets = Sockets::default();
     while let (Some(length), Some(kind)) = (u32_at(datagram, 0), u16_at(datagram, 4)) {
         let length = length as usize;
         let Some(message) = datagram.get(NLMSG_HEADER..length) else { break };
         match kind {
-            NLMSG_DONE => return Ok((sockets, More::No)),
+            NLMSG_DONE => return Ok((sockets, MoreFollows::No)),
             NLMSG_ERROR => {
                 let code = u32_at(message, 0).unwrap_or(0) as i32;
                 return Err(io::Error::from_raw_os_error(-code));
@@ -234,7 +234,7 @@ fn sum(mut datagram: &[u8], port: u16) -> io::Result<(Sockets, More)> {
         }
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     }
-    Ok((sockets, More::Yes))
+    Ok((sockets, MoreFollows::Yes))
 }
 
 /// An `inet_diag_msg` and its attributes (`linux/inet_diag.h`).

@@ -40,7 +40,7 @@ pub mod tune;
 use std::path::PathBuf;
 
 pub use experiment::generator::Agents;
-pub use experiment::peers::program::Program;
+pub use experiment::peers::program::ServerProgram;
 pub use experiment::{
     concurrency, connections, demand, files, latency, memory, models, peers, reuse, survival, udp,
 };

@@ -156,9 +156,9 @@ impl Experiment for concurrency::Settings {
 }
 
 /// The few points from which the answer is taken, where concurrency is measured in another way.
-pub struct Answer(pub concurrency::Settings);
+pub struct ConcurrencySummary(pub concurrency::Settings);
 
-impl Experiment for Answer {
+impl Experiment for ConcurrencySummary {
     fn steps(&self) -> usize {
         self.0.steps()
     }
@@ -173,9 +173,9 @@ impl Experiment for Answer {
 }
 
 /// The same with a page of another size, beside the table of [`concurrency`].
-pub struct Page(pub concurrency::Settings);
+pub struct PageSize(pub concurrency::Settings);
 
-impl Experiment for Page {
+impl Experiment for PageSize {
     fn steps(&self) -> usize {
         self.0.steps()
     }
@@ -267,9 +267,9 @@ impl Experiment for files::Settings {
     }
 
     fn step_time(&self) -> Duration {
-        let rate = |arrival: &files::Arrival| match arrival {
-            files::Arrival::AtOnce => 10_000,
-            files::Arrival::Rate(rate) => *rate,
+        let rate = |arrival: &files::ArrivalRate| match arrival {
+            files::ArrivalRate::AtOnce => 10_000,
+            files::ArrivalRate::Rate(rate) => *rate,
         };
         let asking = self.arrivals.iter().map(|arrival| per_s(self.clients as u64, rate(arrival)));
         mean(asking) + opening(self.clients) + START

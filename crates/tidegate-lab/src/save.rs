@@ -11,11 +11,11 @@ use tempfile::NamedTempFile;
 pub struct ResultFile {
     /// Symbolic links resolved: the file is replaced, not the link.
     path: PathBuf,
-    way: Destination,
+    way: SaveMethod,
 }
 
 #[derive(Debug)]
-enum Destination {
+enum SaveMethod {
     /// Written beside its path and moved there.
     Beside(NamedTempFile),
     /// Devices, pipes, and files in a folder that takes no others.
@@ -32,7 +32,7 @@ impl ResultFile {
         let there = std::fs::metadata(&path).ok();
         if there.as_ref().is_some_and(|there| !there.is_file()) {
             let file = File::options().write(true).open(&path)?;
-            return Ok(Self { path, way: Destination::InPlace(file) });
+            return Ok(Self { path, way: SaveMethod::InPlace(file) });
         }
         if there.is_some() {
             File::options().write(true).open(&path)?; // one that may not be written is not replaced either
@@ -42,11 +42,11 @@ impl ResultFile {
                 if let Some(there) = there {
                     file.as_file().set_permissions(there.permissions())?;
                 }
-                Ok(Self { path, way: Destination::Beside(file) })
+                Ok(Self { path, way: SaveMethod::Beside(file) })
             }
             Err(_) if there.is_some() => {
                 let file = File::options().write(true).open(&path)?;
-                Ok(Self { path, way: Destination::InPlace(file) })
+                Ok(Self { path, way: SaveMethod::InPlace(file) })
             }
             Err(e) => Err(e),
         }
@@ -58,12 +58,12 @@ impl ResultFile {
     /// It cannot be written, for example because the disk is full; then what was at the path is as before.
     pub fn write(self, contents: &[u8]) -> io::Result<()> {
         match self.way {
-            Destination::Beside(mut file) => {
+            SaveMethod::Beside(mut file) => {
                 file.write_all(contents)?;
                 file.as_file().sync_all()?;
                 file.persist(&self.path).map(drop).map_err(|e| e.error)
             }
-            Destination::InPlace(mut file) => {
+            SaveMethod::InPlace(mut file) => {
                 if file.metadata()?.is_file() {
                     file.set_len(0)?;
                 }
@@ -78,12 +78,12 @@ impl ResultFile {
     /// As [`write`](Self::write), and [`io::ErrorKind::AlreadyExists`].
     pub fn write_new(self, contents: &[u8]) -> io::Result<()> {
         match self.way {
-            Destination::Beside(mut file) => {
+            SaveMethod::Beside(mut file) => {
                 file.write_all(contents)?;
                 file.as_file().sync_all()?;
                 file.persist_noclobber(&self.path).map(drop).map_err(|e| e.error)
             }
-            Destination::InPlace(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            SaveMethod::InPlace(_) => Err(io::ErrorKind::AlreadyExists.into()),
         }
     }
 }

@@ -10,8 +10,8 @@ use tidegate_lab::experiment::holders;
 use tidegate_lab::experiment::round::Length;
 use tidegate_lab::peers::{self, Case, scenario};
 use tidegate_lab::{
-    Agents, Program, concurrency, connections, demand, files, latency, memory, models, plan, reuse, survival,
-    udp,
+    Agents, ServerProgram, concurrency, connections, demand, files, latency, memory, models, plan, reuse,
+    survival, udp,
 };
 
 use super::{Args, Experiment};
@@ -62,13 +62,13 @@ impl Args {
         };
         let mut plan = Vec::new();
         if self.experiment == Some(All) && !self.keepalive {
-            plan.push(Box::new(plan::Answer(self.answer_settings(agents.clone())?)) as Box<_>);
+            plan.push(Box::new(plan::ConcurrencySummary(self.answer_settings(agents.clone())?)) as Box<_>);
         }
         for experiment in wanted {
             plan.push(settings(experiment)?);
             if experiment == Concurrency {
                 for page in self.other_pages(agents.clone())? {
-                    plan.push(Box::new(plan::Page(page)));
+                    plan.push(Box::new(plan::PageSize(page)));
                 }
             }
         }
@@ -208,11 +208,11 @@ impl Args {
     fn files_settings(&self) -> files::Settings {
         let clients = if self.is_quick() { 2_000 } else { 10_000 };
         let rates: &[u64] = if self.rates.is_empty() { &[5_000] } else { &self.rates };
-        let rates = rates.iter().map(|&rate| files::Arrival::Rate(rate));
+        let rates = rates.iter().map(|&rate| files::ArrivalRate::Rate(rate));
         files::Settings {
             models: self.wanted(),
             clients: self.sizes(&[clients]).first().copied().unwrap_or(clients),
-            arrivals: rates.chain([files::Arrival::AtOnce]).collect(),
+            arrivals: rates.chain([files::ArrivalRate::AtOnce]).collect(),
             repeats: self.rounds(1, 4),
             folder: self.out.clone(),
         }
@@ -348,13 +348,13 @@ impl Args {
         })
     }
 
-    fn program(&self) -> Result<Option<Program>, Failure> {
+    fn program(&self) -> Result<Option<ServerProgram>, Failure> {
         if self.experiment != Some(Experiment::App) {
             return Ok(None);
         }
         let folder = std::env::current_dir().context("the current directory")?;
         let path = self.path.clone().unwrap_or_else(|| "/".into());
-        Program::new(self.command.clone(), path, folder).map(Some).map_err(usage)
+        ServerProgram::new(self.command.clone(), path, folder).map(Some).map_err(usage)
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use tidegate::Model;
-use tidegate_lab::memory::Table;
+use tidegate_lab::memory::ResultTable;
 use tidegate_lab::report::Results;
 
 use crate::harness;
@@ -37,7 +37,7 @@ fn a_ring_with_one_buffer_serves_everybody() {
     assert!(counter(&stderr, "no_buffers") > 0, "{stderr:?}");
 }
 
-fn results(folder: &Path) -> Table {
+fn results(folder: &Path) -> ResultTable {
     let text = std::fs::read_to_string(folder.join("report.json")).unwrap();
     serde_json::from_str::<Results>(&text).unwrap().memory.unwrap()
 }

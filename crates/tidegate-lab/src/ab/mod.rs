@@ -13,7 +13,7 @@ pub use sequential::{Decision, Pairs};
 use crate::bootstrap::{Interval, median};
 use crate::experiment::generator::Generator;
 use crate::experiment::peers::running::RunningPeer;
-use crate::experiment::round::{self, Length, Requests, Round};
+use crate::experiment::round::{self, Length, Round, RoundLoad};
 use crate::machine::MachineActivity;
 use crate::run::Circumstances;
 use crate::{Bench, LabError};
@@ -150,7 +150,7 @@ fn measure(bench: &Bench, settings: &Settings) -> Result<Pair, LabError> {
     .1;
     let turn = |server: &RunningPeer, time| {
         let length = Length::Time(time);
-        let load = Requests { concurrency: settings.connections, length, keep_alive: settings.keep_alive };
+        let load = RoundLoad { concurrency: settings.connections, length, keep_alive: settings.keep_alive };
         round::http(Generator::here(bench), &server.url, server.id(), load)
     };
     let of_both = |time| in_any_order(|| turn(&old, time), || turn(&new, time));

@@ -9,9 +9,9 @@ use tidegate::Model;
 
 use super::generator::{Agents, Generator};
 use super::peers::PAGE_BYTES;
-use super::peers::program::Program;
-use super::round::{self, Figures, Length, Requests, Round};
-use super::share::Share;
+use super::peers::program::ServerProgram;
+use super::round::{self, Figures, Length, Round, RoundLoad};
+use super::share::CpuShare;
 use super::{LeftOut, TempFile, affordable, contestants, position};
 use crate::run::Facts;
 use crate::{Bench, LabError};
@@ -32,7 +32,7 @@ pub struct Settings {
     /// Agents that generate the loads; none is this machine.
     pub agents: Option<Agents>,
     /// The server program; none is `tidegate serve http`.
-    pub program: Option<Program>,
+    pub program: Option<ServerProgram>,
     /// Bytes of the page that `tidegate serve http` returns.
     pub page_bytes: usize,
 }
@@ -76,7 +76,7 @@ pub struct Point {
 
 /// All points.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// Length of each round, in words.
     #[serde(default)]
     pub length: String,
@@ -107,7 +107,7 @@ fn usual_page() -> usize {
     PAGE_BYTES
 }
 
-impl Default for Table {
+impl Default for ResultTable {
     fn default() -> Self {
         Self {
             length: String::new(),
@@ -126,10 +126,10 @@ impl Default for Table {
 
 /// Measures all points; within each repeat the models alternate, so that a slow moment of the machine affects all
 /// alike.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
-    let mut share = Share::new(bench, settings.agents.as_ref());
-    let mut table = Table {
+    let mut share = CpuShare::new(bench, settings.agents.as_ref());
+    let mut table = ResultTable {
         length: settings.length.to_string(),
         repeats: settings.repeats,
         keep_alive: settings.keep_alive,
@@ -137,7 +137,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         program: settings.program.as_ref().map(ToString::to_string),
         page_bytes: settings.page_bytes,
         left_out,
-        ..Table::default()
+        ..ResultTable::default()
     };
     let page = match ServedPage::new(settings.page_bytes) {
         Ok(page) => page,
@@ -152,7 +152,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     for &wanted in &settings.points {
         let (concurrency, note) = affordable(wanted);
         table.notes.extend(note);
-        let level = Level { bench, settings, concurrency, page: &page };
+        let level = ConcurrencyLevel { bench, settings, concurrency, page: &page };
         share.calibrate(&models, |share, &model| {
             progress(&format!("{model}, {concurrency} at once: calibration"));
             level.round(share, model, settings.length.trial())
@@ -176,18 +176,18 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
 }
 
 /// One concurrency.
-struct Level<'a> {
+struct ConcurrencyLevel<'a> {
     bench: &'a Bench,
     settings: &'a Settings,
     concurrency: usize,
     page: &'a ServedPage,
 }
 
-impl Level<'_> {
+impl ConcurrencyLevel<'_> {
     /// A round against a fresh server, so that it inherits nothing from another.
-    fn round(&self, share: &Share, model: Model, length: Length) -> Result<Round, LabError> {
+    fn round(&self, share: &CpuShare, model: Model, length: Length) -> Result<Round, LabError> {
         let requests =
-            Requests { concurrency: self.concurrency, length, keep_alive: self.settings.keep_alive };
+            RoundLoad { concurrency: self.concurrency, length, keep_alive: self.settings.keep_alive };
         let generator = Generator::new(self.bench, self.settings.agents.as_ref());
         if let Some(program) = &self.settings.program {
             let server = program.start(self.bench, model)?;
@@ -223,11 +223,11 @@ impl ServedPage {
 /// The same against this server.
 fn loaded(
     generator: Generator<'_>,
-    share: &Share,
+    share: &CpuShare,
     model: Model,
     url: &str,
     pid: u32,
-    requests: Requests,
+    requests: RoundLoad,
 ) -> Result<Round, LabError> {
     share.hold(pid, model)?;
     Ok(round::throttled(generator, url, pid, requests, share.value())?.without_short_window())

@@ -7,7 +7,7 @@ use tidegate::Model;
 use tidegate_load::Report;
 
 use super::generator::{Agents, Generator};
-use super::sizing::{self, Limits, Sizing, Source};
+use super::sizing::{self, LoadSource, MachineLimits, Sizing};
 use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, contestants, position};
 use crate::kernel_memory;
 use crate::process::{Process, shown};
@@ -98,7 +98,7 @@ pub struct Row {
 
 /// All rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// In the order of models, then sizes.
     pub rows: Vec<Row>,
     /// Models that are unavailable.
@@ -110,18 +110,19 @@ pub struct Table {
 }
 
 /// Measures all rows; the models alternate at each size. `progress` is called before each row.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
     let generator = Generator::new(bench, settings.agents.as_ref());
-    let mut table = Table { left_out, notes: generator.remark().into_iter().collect(), ..Table::default() };
+    let mut table =
+        ResultTable { left_out, notes: generator.remark().into_iter().collect(), ..ResultTable::default() };
     let source = match (&settings.agents, generator.is_here()) {
-        (None, _) => Source::Here(Model::best().model),
-        (Some(_), true) => Source::Beside,
-        (Some(_), false) => Source::Elsewhere,
+        (None, _) => LoadSource::Here(Model::best().model),
+        (Some(_), true) => LoadSource::Beside,
+        (Some(_), false) => LoadSource::Elsewhere,
     };
     for &asked in &settings.sizes {
         for &model in &models {
-            let plan = sizing::size(Limits::here(), model, source, asked);
+            let plan = sizing::size(MachineLimits::here(), model, source, asked);
             table.notes.extend(plan.note.clone());
             progress(&format!("{model}, {} connections", plan.connections));
             let measured = start_server(generator, model, &plan)

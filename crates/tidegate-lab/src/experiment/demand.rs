@@ -84,7 +84,7 @@ impl Row {
 
 /// All rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// Connections of each load.
     pub connections: usize,
     /// Length of each round in seconds.
@@ -101,7 +101,7 @@ pub struct Table {
     pub notes: Vec<String>,
 }
 
-impl Table {
+impl ResultTable {
     /// The cost of a request of a row as a multiple of that with the fewest threads, at the same rate, and its 95%
     /// interval, which takes four rounds.
     #[must_use]
@@ -115,7 +115,7 @@ impl Table {
 }
 
 /// Measures all rows; within each repeat the models alternate.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (mut models, mut left_out) = contestants(&settings.models);
     if !settings.threads.is_empty() {
         let (with, without) = models.into_iter().partition(|&model| has_threads(model));
@@ -126,13 +126,13 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         );
     }
     let (connections, note) = affordable(settings.connections);
-    let mut table = Table {
+    let mut table = ResultTable {
         connections,
         window_s: settings.window.as_secs_f64(),
         repeats: settings.repeats,
         left_out,
         notes: note.into_iter().collect(),
-        ..Table::default()
+        ..ResultTable::default()
     };
     for &rate in &settings.rates {
         let servers = settings.servers();
@@ -213,7 +213,7 @@ mod tests {
             },
         };
         let rows = vec![row(Some(1), 200, 9.0), row(Some(1), 100, 2.0), row(Some(4), 100, 3.0)];
-        let table = Table { rows, ..Table::default() };
+        let table = ResultTable { rows, ..ResultTable::default() };
         let (ratio, interval) = table.against_fewest(&table.rows[2]).unwrap();
         let interval = interval.unwrap();
         assert!((ratio - 1.5).abs() < 1e-9 && interval.contains(1.5) && interval.low > 1.4, "{interval:?}");

@@ -48,14 +48,14 @@ impl fmt::Display for Cache {
 /// When requests are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Arrival {
+pub enum ArrivalRate {
     /// All at once.
     AtOnce,
     /// So many a second.
     Rate(u64),
 }
 
-impl fmt::Display for Arrival {
+impl fmt::Display for ArrivalRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AtOnce => f.write_str("at once"),
@@ -64,7 +64,7 @@ impl fmt::Display for Arrival {
     }
 }
 
-impl Arrival {
+impl ArrivalRate {
     fn per_s(self) -> u64 {
         match self {
             Self::AtOnce => AT_ONCE,
@@ -81,7 +81,7 @@ pub struct Settings {
     /// Clients, which are as many files.
     pub clients: usize,
     /// When they ask.
-    pub arrivals: Vec<Arrival>,
+    pub arrivals: Vec<ArrivalRate>,
     /// Rounds of each row.
     pub repeats: usize,
     /// The directory in which a directory for the files is made: on a disk.
@@ -104,7 +104,7 @@ pub struct Row {
     /// Where the files were.
     pub cache: Cache,
     /// When the requests were due.
-    pub arrival: Arrival,
+    pub arrival: ArrivalRate,
     /// Clients asked for; the machine may have room for fewer.
     pub asked: u64,
     /// Clients that asked.
@@ -119,7 +119,7 @@ pub struct Row {
 
 /// All rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// Rounds of each row.
     pub repeats: usize,
     /// In the order of models, then arrivals, cold before warm.
@@ -140,9 +140,9 @@ struct Take {
 }
 
 /// Measures all rows; within each repeat the models alternate.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
-    let mut table = Table { repeats: settings.repeats, left_out, ..Table::default() };
+    let mut table = ResultTable { repeats: settings.repeats, left_out, ..ResultTable::default() };
     let files = match FileSet::create(&settings.folder, settings.clients) {
         Ok(files) => files,
         Err(e) => {
@@ -176,7 +176,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     table
 }
 
-fn row(model: Model, sizing: &Sizing, cache: Cache, arrival: Arrival, takes: &[Take]) -> Option<Row> {
+fn row(model: Model, sizing: &Sizing, cache: Cache, arrival: ArrivalRate, takes: &[Take]) -> Option<Row> {
     let rounds: Vec<Round> = takes.iter().map(|take| take.round.clone()).collect();
     let disk: Option<Vec<f64>> = takes.iter().map(|take| take.disk_bytes_each).collect();
     Some(Row {
@@ -209,7 +209,7 @@ fn measure(
     sizing: &Sizing,
     files: &FileSet,
     cache: Cache,
-    arrival: Arrival,
+    arrival: ArrivalRate,
 ) -> Result<Take, LabError> {
     let clients = sizing.connections.to_string();
     let folder = files.folder.path().display().to_string();
@@ -245,10 +245,10 @@ fn measure(
 }
 
 /// Requests that come at once are no rate to be kept: who was the limit is judged as in a closed loop.
-fn judged(report: Report, arrival: Arrival) -> Report {
+fn judged(report: Report, arrival: ArrivalRate) -> Report {
     match arrival {
-        Arrival::AtOnce => Report { open_loop: None, ..report },
-        Arrival::Rate(_) => report,
+        ArrivalRate::AtOnce => Report { open_loop: None, ..report },
+        ArrivalRate::Rate(_) => report,
     }
 }
 

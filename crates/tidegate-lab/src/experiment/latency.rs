@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::{Model, system};
 use tidegate_load::PingReport;
 
-use super::sockmap::Way;
+use super::sockmap::SockmapGroup;
 use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, contestants, interleave};
 use crate::process::{Process, cpus, shown};
 use crate::spread::Spread;
@@ -21,7 +21,7 @@ use crate::{Bench, LabError};
 /// The transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Transport {
+pub enum TransportKind {
     /// TCP over loopback.
     Tcp,
     /// A Unix stream socket.
@@ -34,7 +34,7 @@ pub enum Transport {
     BareRing,
 }
 
-impl Transport {
+impl TransportKind {
     /// In words.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -51,7 +51,7 @@ impl Transport {
 /// How both sides wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Waiting {
+pub enum WaitStrategy {
     /// Sleep.
     Block,
     /// Spin.
@@ -60,7 +60,7 @@ pub enum Waiting {
     SpinThenBlock,
 }
 
-impl Waiting {
+impl WaitStrategy {
     /// As on the command line.
     #[must_use]
     pub fn option(self) -> &'static str {
@@ -74,13 +74,13 @@ impl Waiting {
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Setup {
+pub struct LatencySetup {
     /// The model of both sides; `None` for the bare ring.
     pub model: Option<String>,
     /// The transport.
-    pub transport: Transport,
+    pub transport: TransportKind,
     /// How both sides wait.
-    pub waiting: Waiting,
+    pub waiting: WaitStrategy,
 }
 
 /// The settings.
@@ -102,7 +102,8 @@ impl Settings {
     pub fn windows(&self) -> usize {
         let (models, _) = contestants(&self.models);
         let missing = missing();
-        let here = |setups: Vec<Setup>| setups.iter().filter(|s| s.is_here(&missing, cfg!(windows))).count();
+        let here =
+            |setups: Vec<LatencySetup>| setups.iter().filter(|s| s.is_here(&missing, cfg!(windows))).count();
         (here(setups(&models)) + here(charted()) * self.sizes.len()) * self.repeats
     }
 }
@@ -111,7 +112,7 @@ impl Settings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The line.
-    pub setup: Setup,
+    pub setup: LatencySetup,
     /// Bytes of a message.
     pub message_bytes: usize,
     /// Mean round trip.
@@ -134,7 +135,7 @@ pub struct Row {
 
 /// The whole table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// Seconds of each window, and windows of each line.
     pub window_s: f64,
     /// See `window_s`.
@@ -163,63 +164,70 @@ const OF_WINDOWS: [Model; 5] =
 const CHARTED: Model = if cfg!(windows) { Model::Iocp } else { Model::Epoll };
 
 /// Transports that only another system has: their lines are not in the table, and not among what is left out.
-fn of_another_system(is_windows: bool) -> &'static [Transport] {
-    if is_windows { &[Transport::Unix, Transport::Sockmap, Transport::BareRing] } else { &[] }
+fn of_another_system(is_windows: bool) -> &'static [TransportKind] {
+    if is_windows { &[TransportKind::Unix, TransportKind::Sockmap, TransportKind::BareRing] } else { &[] }
 }
 
 /// Transports that are not here, and why.
-fn missing() -> Vec<(Transport, String)> {
+fn missing() -> Vec<(TransportKind, String)> {
     let mut missing = Vec::new();
     if !cfg!(windows)
-        && let Err(why) = Way::open()
+        && let Err(why) = SockmapGroup::open()
     {
-        missing.push((Transport::Sockmap, why.to_string()));
+        missing.push((TransportKind::Sockmap, why.to_string()));
     }
     if cfg!(windows) {
         let option = system::extensions().into_iter().find(|one| one.name == "loopback fast path");
         let refused = option.and_then(|option| option.refused);
-        missing.extend(refused.map(|why| (Transport::FastPath, why.to_string())));
+        missing.extend(refused.map(|why| (TransportKind::FastPath, why.to_string())));
     }
     missing
 }
 
 /// The lines of the table for these models.
 #[must_use]
-pub fn setups(models: &[Model]) -> Vec<Setup> {
+pub fn setups(models: &[Model]) -> Vec<LatencySetup> {
     let mut setups = Vec::new();
     let fast = [FAST.as_slice(), &OF_WINDOWS].concat();
     let transports: [(_, &[Model]); 4] = [
-        (Transport::Tcp, models),
-        (Transport::Unix, models),
-        (Transport::Sockmap, models),
-        (Transport::FastPath, &fast),
+        (TransportKind::Tcp, models),
+        (TransportKind::Unix, models),
+        (TransportKind::Sockmap, models),
+        (TransportKind::FastPath, &fast),
     ];
     let spins = |m: &Model| LOOPS.contains(m) || OF_WINDOWS.contains(m);
     for (transport, able) in transports {
-        for waiting in [Waiting::Block, Waiting::Spin, Waiting::SpinThenBlock] {
-            let can = |m: &&Model| able.contains(m) && (waiting == Waiting::Block || spins(m));
-            if (transport, waiting) == (Transport::Sockmap, Waiting::SpinThenBlock) {
+        for waiting in [WaitStrategy::Block, WaitStrategy::Spin, WaitStrategy::SpinThenBlock] {
+            let can = |m: &&Model| able.contains(m) && (waiting == WaitStrategy::Block || spins(m));
+            if (transport, waiting) == (TransportKind::Sockmap, WaitStrategy::SpinThenBlock) {
                 continue; // nothing that the two before it do not show
             }
-            let setup = |m: &Model| Setup { model: Some(m.name().into()), transport, waiting };
+            let setup = |m: &Model| LatencySetup { model: Some(m.name().into()), transport, waiting };
             setups.extend(models.iter().filter(can).map(setup));
         }
     }
-    setups.push(Setup { model: None, transport: Transport::BareRing, waiting: Waiting::Spin });
+    setups.push(LatencySetup {
+        model: None,
+        transport: TransportKind::BareRing,
+        waiting: WaitStrategy::Spin,
+    });
     setups
 }
 
 /// Measures the table, and the chart of sizes. `progress` is called before each window.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
-    let mut table =
-        Table { window_s: settings.window.as_secs_f64(), repeats: settings.repeats, ..Table::default() };
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
+    let mut table = ResultTable {
+        window_s: settings.window.as_secs_f64(),
+        repeats: settings.repeats,
+        ..ResultTable::default()
+    };
     let (models, left_out) = contestants(&settings.models);
     table.left_out = left_out;
     let missing = missing();
     table.left_out.extend(
         missing.iter().map(|(transport, why)| LeftOut { model: transport.name().into(), why: why.clone() }),
     );
-    let here = |setup: &Setup| setup.is_here(&missing, cfg!(windows));
+    let here = |setup: &LatencySetup| setup.is_here(&missing, cfg!(windows));
     let tasks: Vec<_> = setups(&models).into_iter().filter(here).map(|setup| (setup, MESSAGE)).collect();
     table.rows = measure_all(bench, settings, &tasks, &mut table.failed, &mut progress);
     let tasks: Vec<_> = charted()
@@ -232,9 +240,9 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
 }
 
 /// The lines of the chart.
-fn charted() -> Vec<Setup> {
+fn charted() -> Vec<LatencySetup> {
     let mut setups = setups(&[CHARTED]);
-    setups.retain(|setup| setup.waiting == Waiting::Spin);
+    setups.retain(|setup| setup.waiting == WaitStrategy::Spin);
     setups
 }
 
@@ -242,11 +250,11 @@ fn charted() -> Vec<Setup> {
 fn measure_all(
     bench: &Bench,
     settings: &Settings,
-    tasks: &[(Setup, usize)],
+    tasks: &[(LatencySetup, usize)],
     failed: &mut Vec<LeftOut>,
     progress: &mut impl FnMut(&str),
 ) -> Vec<Row> {
-    let name = |(setup, size): &(Setup, usize)| format!("{}, {size} bytes", setup.name());
+    let name = |(setup, size): &(LatencySetup, usize)| format!("{}, {size} bytes", setup.name());
     let reports = interleave(tasks, settings.repeats, failed, name, |task| {
         progress(&name(task));
         measure(bench, &task.0, task.1, settings.window)
@@ -254,8 +262,8 @@ fn measure_all(
     tasks.iter().zip(&reports).filter_map(|((setup, size), reports)| Row::of(setup, *size, reports)).collect()
 }
 
-impl Setup {
-    fn is_here(&self, missing: &[(Transport, String)], is_windows: bool) -> bool {
+impl LatencySetup {
+    fn is_here(&self, missing: &[(TransportKind, String)], is_windows: bool) -> bool {
         let is_missing = missing.iter().any(|(transport, _)| *transport == self.transport);
         !is_missing && !of_another_system(is_windows).contains(&self.transport)
     }
@@ -269,7 +277,7 @@ impl Setup {
 }
 
 impl Row {
-    fn of(setup: &Setup, message_bytes: usize, reports: &[PingReport]) -> Option<Self> {
+    fn of(setup: &LatencySetup, message_bytes: usize, reports: &[PingReport]) -> Option<Self> {
         let spread = |of: fn(&PingReport) -> f64| Spread::of(reports.iter().map(of));
         Some(Self {
             setup: setup.clone(),
@@ -287,7 +295,12 @@ impl Row {
 }
 
 /// Measures one window.
-fn measure(bench: &Bench, setup: &Setup, size: usize, window: Duration) -> Result<PingReport, LabError> {
+fn measure(
+    bench: &Bench,
+    setup: &LatencySetup,
+    size: usize,
+    window: Duration,
+) -> Result<PingReport, LabError> {
     let file = LoadResultFile::new();
     let mut args: Vec<String> = vec!["load".into(), "ping".into()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
@@ -295,9 +308,9 @@ fn measure(bench: &Bench, setup: &Setup, size: usize, window: Duration) -> Resul
     option("-d", window.as_secs_f64().to_string());
     option("--json", file.path());
     args.extend(cpus(&bench.load_cpus));
-    let fast = setup.transport == Transport::FastPath;
+    let fast = setup.transport == TransportKind::FastPath;
     let failed = |why: String| LabError::Process { what: setup.name(), why };
-    let way = (setup.transport == Transport::Sockmap).then(Way::open).transpose();
+    let way = (setup.transport == TransportKind::Sockmap).then(SockmapGroup::open).transpose();
     let way = way.map_err(|e| failed(e.to_string()))?;
     let inside = Bench { group: way.as_ref().map(|way| way.group().into()), ..bench.clone() };
     let bench = &inside;
@@ -320,7 +333,7 @@ fn measure(bench: &Bench, setup: &Setup, size: usize, window: Duration) -> Resul
             args.extend(wait.map(Into::into));
             args.extend(["--model".into(), model.name().into()]);
             args.extend(fast.then(|| "--fast-path".into()));
-            if setup.transport == Transport::Unix {
+            if setup.transport == TransportKind::Unix {
                 // A separate name for each window: rings let go of a socket some time after their process has ended.
                 static NEXT: AtomicU32 = AtomicU32::new(0);
                 let window = NEXT.fetch_add(1, Relaxed);
@@ -364,7 +377,7 @@ mod tests {
 
     #[test]
     fn the_lines_of_the_article_are_there() {
-        let names: Vec<_> = setups(&[Model::Iocp, Model::Rio]).iter().map(Setup::name).collect();
+        let names: Vec<_> = setups(&[Model::Iocp, Model::Rio]).iter().map(LatencySetup::name).collect();
         for line in [
             "iocp, TCP, block",
             "iocp, TCP, spin",
@@ -379,27 +392,28 @@ mod tests {
     #[test]
     fn windows_has_lines_of_tcp_and_its_fast_path_only() {
         let all = setups(&[Model::Iocp, Model::Rio]);
-        let here = |is_windows| -> Vec<Transport> {
+        let here = |is_windows| -> Vec<TransportKind> {
             let here = all.iter().filter(|setup| setup.is_here(&[], is_windows));
             let mut transports: Vec<_> = here.map(|setup| setup.transport).collect();
             transports.dedup();
             transports
         };
-        assert_eq!(here(true), [Transport::Tcp, Transport::FastPath]);
-        assert!(here(false).contains(&Transport::Unix) && here(false).contains(&Transport::BareRing));
-        let refused = [(Transport::FastPath, "refused".to_owned())];
-        assert!(all.iter().filter(|s| s.is_here(&refused, true)).all(|s| s.transport == Transport::Tcp));
+        assert_eq!(here(true), [TransportKind::Tcp, TransportKind::FastPath]);
+        assert!(here(false).contains(&TransportKind::Unix) && here(false).contains(&TransportKind::BareRing));
+        let refused = [(TransportKind::FastPath, "refused".to_owned())];
+        assert!(all.iter().filter(|s| s.is_here(&refused, true)).all(|s| s.transport == TransportKind::Tcp));
     }
 
     #[test]
     fn the_first_line_is_what_everybody_has_and_the_last_the_baseline() {
         let setups = setups(&Model::ALL);
         assert_eq!(setups[0].name(), "blocking, TCP, block");
-        assert_eq!(setups[setups.len() - 1].transport, Transport::BareRing);
-        let spins =
-            |setup: &&Setup| setup.waiting != Waiting::Block && setup.model.as_deref() == Some("pool");
+        assert_eq!(setups[setups.len() - 1].transport, TransportKind::BareRing);
+        let spins = |setup: &&LatencySetup| {
+            setup.waiting != WaitStrategy::Block && setup.model.as_deref() == Some("pool")
+        };
         assert_eq!(setups.iter().filter(spins).count(), 0, "a pool does not spin");
-        let fast = |line: &&Setup| line.transport == Transport::FastPath;
+        let fast = |line: &&LatencySetup| line.transport == TransportKind::FastPath;
         assert_eq!(setups.iter().filter(fast).count(), (5 + 4 + 4) + 3 * OF_WINDOWS.len());
     }
 }

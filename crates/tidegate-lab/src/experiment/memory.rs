@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::{Model, Policy, system};
 
 use super::round::{Figures, Round};
-use super::share::Share;
+use super::share::CpuShare;
 use super::window::Windowed;
 use super::{LeftOut, ServerProcess, affordable, contestants, interleave, position};
 use crate::kernel_memory;
@@ -21,7 +21,7 @@ pub const MESSAGE_BYTES: usize = 16 * 1024;
 
 /// What is changed; `None` is the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Buffers {
+pub struct BufferSettings {
     /// Receive buffers of each thread, where it has a pool of them.
     pub number: Option<usize>,
     /// Bytes of each.
@@ -34,7 +34,7 @@ pub struct Buffers {
     pub receive: Option<usize>,
 }
 
-impl fmt::Display for Buffers {
+impl fmt::Display for BufferSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         // As short as labels of a chart have to be.
@@ -66,7 +66,7 @@ fn size(bytes: usize) -> String {
     }
 }
 
-impl Buffers {
+impl BufferSettings {
     fn options(&self) -> Vec<String> {
         let values = [
             ("--buffers", self.number),
@@ -131,31 +131,31 @@ impl Settings {
     }
 
     /// What is tried on this model.
-    fn rows(&self, model: Model) -> Vec<Buffers> {
+    fn rows(&self, model: Model) -> Vec<BufferSettings> {
         const KIB: usize = 1024;
-        let default = Buffers::default();
+        let default = BufferSettings::default();
         let mut rows = vec![default];
         if can_lock(model) {
-            rows.push(Buffers { locked: true, ..default });
+            rows.push(BufferSettings { locked: true, ..default });
         }
         let sizes: &[usize] = if self.quick { &[4 * KIB, 64 * KIB] } else { &[4 * KIB, 32 * KIB, 64 * KIB] };
         // So few of them that the largest may still be locked under the usual 8 MiB.
         let number = has_pool(model).then_some(64);
         for &bytes in sizes {
-            let sized = Buffers { number, bytes: Some(bytes), ..default };
+            let sized = BufferSettings { number, bytes: Some(bytes), ..default };
             rows.push(sized);
             if can_lock(model) && !self.quick {
-                rows.push(Buffers { locked: true, ..sized });
+                rows.push(BufferSettings { locked: true, ..sized });
             }
         }
         if has_pool(model) {
             let numbers: &[usize] = if self.quick { &[16, 1024] } else { &[16, 64, 1024] };
-            rows.extend(numbers.iter().map(|&n| Buffers { number: Some(n), ..default }));
+            rows.extend(numbers.iter().map(|&n| BufferSettings { number: Some(n), ..default }));
         }
         let sizes: &[usize] = if self.quick { &[0, 128 * KIB] } else { &[0, 16 * KIB, 128 * KIB, KIB * KIB] };
-        rows.extend(sizes.iter().map(|&n| Buffers { send: Some(n), ..default }));
-        rows.extend(sizes.iter().map(|&n| Buffers { receive: Some(n), ..default }));
-        rows.extend(sizes.iter().map(|&n| Buffers { send: Some(n), receive: Some(n), ..default }));
+        rows.extend(sizes.iter().map(|&n| BufferSettings { send: Some(n), ..default }));
+        rows.extend(sizes.iter().map(|&n| BufferSettings { receive: Some(n), ..default }));
+        rows.extend(sizes.iter().map(|&n| BufferSettings { send: Some(n), receive: Some(n), ..default }));
         rows
     }
 }
@@ -166,7 +166,7 @@ pub struct Row {
     /// The model.
     pub model: String,
     /// What was changed.
-    pub buffers: Buffers,
+    pub buffers: BufferSettings,
     /// Most resident memory of the server that is not backed by files, in KiB.
     pub user_kib: Spread,
     /// Most memory that the kernel charged to the server's sockets, and their structures, in KiB; `None` where it
@@ -184,7 +184,7 @@ pub struct Row {
 
 /// All rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// Connections of each load.
     pub connections: usize,
     /// Length of each round in seconds.
@@ -216,11 +216,11 @@ struct Take {
 }
 
 /// Measures all rows; within each repeat they take turns.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
     let (connections, note) = affordable(settings.connections);
-    let mut share = Share::new(bench, None);
-    let mut table = Table {
+    let mut share = CpuShare::new(bench, None);
+    let mut table = ResultTable {
         throttle: share.method().into(),
         connections,
         window_s: settings.window.as_secs_f64(),
@@ -228,17 +228,17 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         objects: kernel_memory::objects_method().into(),
         left_out,
         notes: note.into_iter().chain(cut_sizes()).collect(),
-        ..Table::default()
+        ..ResultTable::default()
     };
     let all = models.iter().flat_map(|&model| settings.rows(model).into_iter().map(move |row| (model, row)));
     let threads = bench.server_cpus.len().max(1);
     let (subjects, unlockable): (Vec<_>, Vec<_>) =
         all.partition(|(model, buffers)| is_lockable(*model, buffers, threads));
     table.notes.extend(beyond_the_limit(&unlockable));
-    let name = |(model, buffers): &(Model, Buffers)| format!("{model}, {buffers}");
+    let name = |(model, buffers): &(Model, BufferSettings)| format!("{model}, {buffers}");
     let takes = interleave(&subjects, settings.repeats, &mut table.failed, name, |(model, buffers)| {
         progress(&format!("{model}, {buffers}"));
-        let measure = |share: &Share| measure(bench, *model, buffers, connections, settings.window, share);
+        let measure = |share: &CpuShare| measure(bench, *model, buffers, connections, settings.window, share);
         share.fitted(|take: &Take| &take.round, measure)
     });
     let rows = subjects.into_iter().zip(takes);
@@ -247,13 +247,13 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     table
 }
 
-fn is_lockable(model: Model, buffers: &Buffers, threads: usize) -> bool {
+fn is_lockable(model: Model, buffers: &BufferSettings, threads: usize) -> bool {
     !buffers.locked
         || system::locked_memory_limit().is_none_or(|most| buffers.locked_bytes(model, threads) <= most)
 }
 
 /// A line about rows that would lock too much.
-fn beyond_the_limit(rows: &[(Model, Buffers)]) -> Option<String> {
+fn beyond_the_limit(rows: &[(Model, BufferSettings)]) -> Option<String> {
     let limit = system::locked_memory_limit()?;
     let names: Vec<String> = rows.iter().map(|(model, buffers)| format!("{model} with {buffers}")).collect();
     (!names.is_empty()).then(|| {
@@ -279,7 +279,7 @@ fn cut_sizes() -> Option<String> {
     })
 }
 
-fn row(model: Model, buffers: Buffers, takes: &[Take]) -> Option<Row> {
+fn row(model: Model, buffers: BufferSettings, takes: &[Take]) -> Option<Row> {
     let rounds: Vec<Round> = takes.iter().map(|take| take.round.clone()).collect();
     let of = |value: fn(&Take) -> Option<f64>| {
         takes.iter().map(value).collect::<Option<Vec<f64>>>().and_then(Spread::of)
@@ -299,10 +299,10 @@ fn row(model: Model, buffers: Buffers, takes: &[Take]) -> Option<Row> {
 fn measure(
     bench: &Bench,
     model: Model,
-    buffers: &Buffers,
+    buffers: &BufferSettings,
     connections: usize,
     window: Duration,
-    share: &Share,
+    share: &CpuShare,
 ) -> Result<Take, LabError> {
     let options = buffers.options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
@@ -355,7 +355,12 @@ mod tests {
                 assert!(names.contains(&name.to_owned()), "{name} is not in {names:?}");
             }
         }
-        let locked = Buffers { number: Some(64), bytes: Some(64 << 10), locked: true, ..Buffers::default() };
+        let locked = BufferSettings {
+            number: Some(64),
+            bytes: Some(64 << 10),
+            locked: true,
+            ..BufferSettings::default()
+        };
         assert_eq!(locked.locked_bytes(Model::Uring, 2), 8 << 20);
         assert_eq!(locked.locked_bytes(Model::Epoll, 2), 128 << 10);
         assert_eq!(locked.options().join(" "), "--buffers 64 --buffer-bytes 65536 --lock-memory");

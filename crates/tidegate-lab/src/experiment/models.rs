@@ -13,7 +13,7 @@ use tidegate::Model;
 use tidegate_load::Report;
 
 use super::round::{Figures, Round};
-use super::share::Share;
+use super::share::CpuShare;
 pub use super::sizing::Scarce;
 use super::sizing::{self, Sizing};
 use super::window::Windowed;
@@ -183,7 +183,7 @@ pub struct Row {
 
 /// The whole table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// A row for each model and load.
     pub rows: Vec<Row>,
     /// How servers were limited to their share.
@@ -199,10 +199,10 @@ pub struct Table {
 
 /// Measures the table; within each round the models alternate, so that a slow moment of the machine affects all alike.
 /// `progress` is called before each row.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
-    let mut share = Share::new(bench, None);
-    let mut table = Table { throttle: share.method().into(), left_out, ..Table::default() };
+    let mut share = CpuShare::new(bench, None);
+    let mut table = ResultTable { throttle: share.method().into(), left_out, ..ResultTable::default() };
     for load in &settings.loads {
         let subjects = sizing::plan(bench, &models, load.connections);
         table.notes.extend(sizing::missing(&subjects));
@@ -261,7 +261,7 @@ fn measure(
     model: Model,
     load: &RowLoad,
     sizing: &Sizing,
-    share: &Share,
+    share: &CpuShare,
 ) -> Result<Take, LabError> {
     // Silent connections must be established, too, as in the book.
     let options = sizing.server_options();

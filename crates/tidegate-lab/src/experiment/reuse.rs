@@ -6,8 +6,8 @@ use tidegate::Model;
 use tidegate::policy::{Effect, Limited, Policy};
 
 use super::generator::Generator;
-use super::round::{self, Figures, Length, Requests, Round};
-use super::share::Share;
+use super::round::{self, Figures, Length, Round, RoundLoad};
+use super::share::CpuShare;
 use super::{LeftOut, ServerProcess, affordable, interleave, missing, position};
 use crate::run::Facts;
 use crate::{Bench, LabError};
@@ -70,7 +70,7 @@ impl Row {
 
 /// All rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// Length of each round, in words.
     pub length: String,
     /// Rounds of each row.
@@ -106,22 +106,22 @@ fn separated(wanted: &[Model], missing: impl Fn(Model) -> Option<String>) -> (Ve
 }
 
 /// Measures all rows, in turns.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = separated(&settings.models, missing);
     let (connections, _) = affordable(settings.connections);
-    let mut share = Share::new(bench, None);
-    let mut table = Table {
+    let mut share = CpuShare::new(bench, None);
+    let mut table = ResultTable {
         length: settings.length.to_string(),
         repeats: settings.repeats,
         connections,
         kept: KEPT.into(),
         throttle: share.method().into(),
         left_out,
-        ..Table::default()
+        ..ResultTable::default()
     };
     let subjects: Vec<(Model, bool)> =
         models.iter().flat_map(|&model| [(model, false), (model, true)]).collect();
-    let requests = Requests { concurrency: connections, length: settings.length, keep_alive: false };
+    let requests = RoundLoad { concurrency: connections, length: settings.length, keep_alive: false };
     let name = |(model, reused): &(Model, bool)| {
         format!("{model}, sockets {}", if *reused { "reused" } else { "closed" })
     };
@@ -143,8 +143,8 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
 fn measure(
     bench: &Bench,
     (model, reused): (Model, bool),
-    requests: Requests,
-    share: &Share,
+    requests: RoundLoad,
+    share: &CpuShare,
 ) -> Result<Round, LabError> {
     let options: &[&str] = if reused { &["--reuse-sockets", KEPT] } else { &[] };
     let server = ServerProcess::start(bench, "http", model, options)?;

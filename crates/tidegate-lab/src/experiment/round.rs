@@ -193,13 +193,13 @@ impl std::fmt::Display for Length {
 
 /// A load of HTTP requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Requests {
+pub(crate) struct RoundLoad {
     pub(crate) concurrency: usize,
     pub(crate) length: Length,
     pub(crate) keep_alive: bool,
 }
 
-impl Requests {
+impl RoundLoad {
     fn options(self) -> Vec<String> {
         let mut options = vec!["-c".into(), self.concurrency.to_string()];
         options.extend(self.length.option());
@@ -213,7 +213,7 @@ pub(crate) fn http(
     generator: Generator<'_>,
     url: &str,
     pid: u32,
-    requests: Requests,
+    requests: RoundLoad,
 ) -> Result<Round, LabError> {
     throttled(generator, url, pid, requests, 1.0)
 }
@@ -223,7 +223,7 @@ pub(super) fn throttled(
     generator: Generator<'_>,
     url: &str,
     pid: u32,
-    requests: Requests,
+    requests: RoundLoad,
     share: f64,
 ) -> Result<Round, LabError> {
     let options = requests.options();

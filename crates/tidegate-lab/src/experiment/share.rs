@@ -20,14 +20,14 @@ const SHRINK: f64 = 0.7;
 const MOST_REPEATS: usize = 3;
 
 /// What servers have of their processors from now on.
-pub(super) struct Share {
+pub(super) struct CpuShare {
     /// None if the load runs elsewhere.
     throttle: Option<Throttle>,
     value: f64,
     can_shrink: bool,
 }
 
-impl Share {
+impl CpuShare {
     /// All of them, until a round shows that the load was the limit.
     pub(super) fn new(bench: &Bench, agents: Option<&Agents>) -> Self {
         let throttle = agents.is_none().then(|| Throttle::new(bench));
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn rounds_are_repeated_with_less_until_the_server_is_the_limit() {
         // Both sides on processors that nobody takes anything of: the share is a number only.
-        let mut share = Share { throttle: None, value: 1.0, can_shrink: true };
+        let mut share = CpuShare { throttle: None, value: 1.0, can_shrink: true };
         let mut rounds = 0;
         let mut measure = |limits: &[LimitedBy]| {
             rounds += 1;
@@ -167,7 +167,7 @@ mod tests {
         let round = share.fitted(|round| round, |_| measure(&limits)).unwrap();
         assert_eq!(round.verdict.limited_by, LimitedBy::Server);
         assert_eq!(rounds, 3);
-        let mut whole = Share { can_shrink: false, ..share };
+        let mut whole = CpuShare { can_shrink: false, ..share };
         let round = whole.fitted(|round| round, |_| Ok(limited_by(LimitedBy::Generator))).unwrap();
         assert_eq!(round.verdict.limited_by, LimitedBy::Generator, "kept, and named in its cell");
     }

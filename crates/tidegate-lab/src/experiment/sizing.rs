@@ -30,7 +30,7 @@ const SOURCES: u64 = 250;
 
 /// What a machine sets limits with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct MachineLimits {
     /// Open descriptors a process may have.
     pub(super) descriptors: u64,
     /// Memory to be had, in bytes.
@@ -73,12 +73,12 @@ impl Scarce {
 
 /// What bounds the number of connections, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bound {
+pub(crate) struct Bottleneck {
     pub(crate) scarce: Scarce,
     pub(super) why: String,
 }
 
-impl Limits {
+impl MachineLimits {
     /// Of this machine, now. What cannot be read is taken as no limit.
     pub(crate) fn here() -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
@@ -104,7 +104,7 @@ impl Limits {
 
 /// Where the load comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum LoadSource {
     /// A process of this machine, on this model.
     Here(Model),
     /// Agents on this machine, that see to descriptors and ports themselves.
@@ -127,7 +127,7 @@ pub(crate) struct Sizing {
     /// I/O threads of the load, if it is a process of this machine.
     pub(super) load_threads: usize,
     /// What is missing, if fewer can be had than were asked for.
-    pub(crate) bound: Option<Bound>,
+    pub(crate) bound: Option<Bottleneck>,
     /// The same in a line.
     pub(crate) note: Option<String>,
 }
@@ -145,18 +145,24 @@ impl Sizing {
 /// Plans for `wanted` connections to a server on each model, from a load on this machine, with as many I/O threads as
 /// the server has processors.
 pub(super) fn plan(bench: &Bench, models: &[Model], wanted: usize) -> Vec<(Model, Sizing)> {
-    let (limits, source) = (Limits::here(), Source::Here(Model::best().model));
+    let (limits, source) = (MachineLimits::here(), LoadSource::Here(Model::best().model));
     let threads = bench.server_cpus.len().max(1);
     models.iter().map(|&model| (model, size_with(limits, model, source, wanted, threads))).collect()
 }
 
 /// Plans for `wanted` connections to a server on `model`, with [`LEAST_THREADS`] or more.
-pub(crate) fn size(limits: Limits, model: Model, load: Source, wanted: usize) -> Sizing {
+pub(crate) fn size(limits: MachineLimits, model: Model, load: LoadSource, wanted: usize) -> Sizing {
     size_with(limits, model, load, wanted, LEAST_THREADS)
 }
 
 /// The same with so few I/O threads on both sides if they suffice.
-fn size_with(limits: Limits, model: Model, load: Source, wanted: usize, least_threads: usize) -> Sizing {
+fn size_with(
+    limits: MachineLimits,
+    model: Model,
+    load: LoadSource,
+    wanted: usize,
+    least_threads: usize,
+) -> Sizing {
     let (room, bound) = room(limits, model, load, wanted);
     let bound = bound.filter(|_| room < wanted);
     let connections = wanted.min(room);
@@ -201,27 +207,27 @@ fn rings(connections: usize, least: usize) -> usize {
 
 /// The load dials each socket as an ordinary descriptor and then moves it into a ring's table, so its tables alone have
 /// to hold all.
-fn load_threads(limits: Limits, load: Source, connections: usize, least: usize) -> usize {
+fn load_threads(limits: MachineLimits, load: LoadSource, connections: usize, least: usize) -> usize {
     match load {
-        Source::Here(Model::Uring) => rings(connections.saturating_add(limits.descriptors()), least),
+        LoadSource::Here(Model::Uring) => rings(connections.saturating_add(limits.descriptors()), least),
         _ => 1,
     }
 }
 
 /// Connections there is room for, and what prevents more.
-fn room(limits: Limits, model: Model, load: Source, wanted: usize) -> (usize, Option<Bound>) {
+fn room(limits: MachineLimits, model: Model, load: LoadSource, wanted: usize) -> (usize, Option<Bottleneck>) {
     let threads = server_threads(model, usize::MAX, LEAST_THREADS);
     let server = most_connections(model, threads, wanted.saturating_add(2 * SPARE));
     let client = match load {
-        Source::Here(load @ Model::Uring) => {
+        LoadSource::Here(load @ Model::Uring) => {
             load.most_connections(MOST_THREADS).saturating_sub(limits.descriptors())
         }
-        Source::Here(_) => limits.descriptors().saturating_sub(LOAD_RESERVE),
-        Source::Beside | Source::Elsewhere => usize::MAX,
+        LoadSource::Here(_) => limits.descriptors().saturating_sub(LOAD_RESERVE),
+        LoadSource::Beside | LoadSource::Elsewhere => usize::MAX,
     };
     let pair = if model == Model::Blocking { PAIR_BYTES_BLOCKING } else { PAIR_BYTES };
-    let pair = if load == Source::Elsewhere { pair - PAIR_BYTES / 2 } else { pair };
-    let ports = if matches!(load, Source::Here(_)) { limits.ports } else { u64::MAX };
+    let pair = if load == LoadSource::Elsewhere { pair - PAIR_BYTES / 2 } else { pair };
+    let ports = if matches!(load, LoadSource::Here(_)) { limits.ports } else { u64::MAX };
     let threads = if model == Model::Blocking { limits.threads / 2 } else { u64::MAX };
     let whole = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     let limit = limits.descriptors;
@@ -269,7 +275,7 @@ fn room(limits: Limits, model: Model, load: Source, wanted: usize) -> (usize, Op
     let Some((room, scarce, why)) = bounds.into_iter().min_by_key(|bound| bound.0) else {
         return (usize::MAX, None);
     };
-    (room, Some(Bound { scarce, why }))
+    (room, Some(Bottleneck { scarce, why }))
 }
 
 /// What is missing for as many connections as were asked for: a line for each cause, with the models that have it.
@@ -290,31 +296,31 @@ pub(super) fn missing(subjects: &[(Model, Sizing)]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const AMPLE: Limits =
-        Limits { descriptors: u64::MAX, memory_bytes: u64::MAX, ports: 28_232, threads: u64::MAX };
+    const AMPLE: MachineLimits =
+        MachineLimits { descriptors: u64::MAX, memory_bytes: u64::MAX, ports: 28_232, threads: u64::MAX };
 
     #[test]
     fn what_fits_is_given_in_full_with_places_to_spare() {
-        let size = size(AMPLE, Model::Epoll, Source::Here(Model::Epoll), 10);
+        let size = size(AMPLE, Model::Epoll, LoadSource::Here(Model::Epoll), 10);
         assert_eq!((size.connections, size.server_threads, size.note), (10, Some(2), None));
         assert!(size.server_connections > 10);
-        let fewest = size_with(AMPLE, Model::Epoll, Source::Here(Model::Epoll), 10, 1);
+        let fewest = size_with(AMPLE, Model::Epoll, LoadSource::Here(Model::Epoll), 10, 1);
         assert_eq!((fewest.server_threads, fewest.load_threads), (Some(1), 1));
     }
 
     #[test]
     fn each_scarce_thing_is_named_with_its_remedy() {
         let scarce = [
-            (Limits { memory_bytes: 1 << 20, ..AMPLE }, "free some"),
-            (Limits { ports: 1, ..AMPLE }, "ip_local_port_range"),
-            (Limits { descriptors: 100, ..AMPLE }, "the load may have 100 descriptors"),
+            (MachineLimits { memory_bytes: 1 << 20, ..AMPLE }, "free some"),
+            (MachineLimits { ports: 1, ..AMPLE }, "ip_local_port_range"),
+            (MachineLimits { descriptors: 100, ..AMPLE }, "the load may have 100 descriptors"),
         ];
         for (limits, remedy) in scarce {
-            let size = size(limits, Model::Epoll, Source::Here(Model::Epoll), 1_000);
+            let size = size(limits, Model::Epoll, LoadSource::Here(Model::Epoll), 1_000);
             assert!(size.connections < 1_000, "{size:?}");
             assert!(size.note.is_some_and(|note| note.contains(remedy)), "{remedy}");
         }
-        let everything = size(AMPLE, Model::Epoll, Source::Here(Model::Uring), usize::MAX >> 8);
+        let everything = size(AMPLE, Model::Epoll, LoadSource::Here(Model::Uring), usize::MAX >> 8);
         assert!(everything.connections < usize::MAX >> 8 && everything.note.is_some(), "{everything:?}");
     }
 
@@ -322,8 +328,8 @@ mod tests {
     fn rings_are_added_until_all_connections_fit_and_no_further() {
         let most = |rings| Model::Uring.most_connections(rings);
         for n in [10, 100_000, 400_000] {
-            let limits = Limits { memory_bytes: u64::MAX, ..Limits::here() };
-            let size = size(limits, Model::Uring, Source::Here(Model::Uring), n);
+            let limits = MachineLimits { memory_bytes: u64::MAX, ..MachineLimits::here() };
+            let size = size(limits, Model::Uring, LoadSource::Here(Model::Uring), n);
             let threads = size.server_threads.unwrap();
             assert!(most(threads) >= size.server_connections && size.server_connections >= size.connections);
             assert!(threads == LEAST_THREADS || most(threads - 1) < size.server_connections, "{size:?}");
@@ -336,14 +342,14 @@ mod tests {
     fn models_with_threads_of_their_own_are_left_alone() {
         for model in [Model::Blocking, Model::Pool, Model::AsyncSelect, Model::EventSelect, Model::Overlapped]
         {
-            assert_eq!(size(AMPLE, model, Source::Here(Model::Epoll), 10).server_threads, None);
+            assert_eq!(size(AMPLE, model, LoadSource::Here(Model::Epoll), 10).server_threads, None);
         }
     }
 
     #[test]
     fn models_with_few_connections_for_each_thread_have_as_many_threads_as_they_need() {
         for model in [Model::EventSelect, Model::Overlapped] {
-            let size = size(AMPLE, model, Source::Here(Model::Epoll), 500);
+            let size = size(AMPLE, model, LoadSource::Here(Model::Epoll), 500);
             assert_eq!((size.connections, size.note), (500, None), "{model}");
             assert!(size.server_connections > 500);
         }
@@ -351,19 +357,19 @@ mod tests {
 
     #[test]
     fn a_thread_for_each_side_is_counted_and_only_where_there_is_one() {
-        let limits = Limits { threads: 1_000, ..AMPLE };
-        let blocking = size(limits, Model::Blocking, Source::Here(Model::Epoll), 5_000);
+        let limits = MachineLimits { threads: 1_000, ..AMPLE };
+        let blocking = size(limits, Model::Blocking, LoadSource::Here(Model::Epoll), 5_000);
         assert_eq!((blocking.connections, blocking.bound.unwrap().scarce), (500, Scarce::Threads));
         assert!(blocking.note.unwrap().starts_with("blocking: 500 instead of 5000 connections"));
-        assert_eq!(size(limits, Model::Pool, Source::Here(Model::Epoll), 5_000).bound, None);
+        assert_eq!(size(limits, Model::Pool, LoadSource::Here(Model::Epoll), 5_000).bound, None);
     }
 
     #[test]
     fn agents_have_ports_and_descriptors_of_their_own_and_on_other_hosts_memory_too() {
-        let limits = Limits { memory_bytes: 80 << 20, ports: 1, ..AMPLE };
+        let limits = MachineLimits { memory_bytes: 80 << 20, ports: 1, ..AMPLE };
         let room = |source| size(limits, Model::Epoll, source, usize::MAX >> 8).connections;
-        assert_eq!(room(Source::Here(Model::Epoll)), 250);
-        assert_eq!(room(Source::Elsewhere), 2 * room(Source::Beside));
-        assert_eq!(room(Source::Beside), 9 * 1024);
+        assert_eq!(room(LoadSource::Here(Model::Epoll)), 250);
+        assert_eq!(room(LoadSource::Elsewhere), 2 * room(LoadSource::Beside));
+        assert_eq!(room(LoadSource::Beside), 9 * 1024);
     }
 }

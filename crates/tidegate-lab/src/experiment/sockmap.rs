@@ -10,12 +10,12 @@ mod here {
     const CONNECTIONS: u32 = 1024;
 
     /// A map, and the control group whose programs use it.
-    pub(in crate::experiment) struct Way {
+    pub(in crate::experiment) struct SockmapGroup {
         map: Sockmap,
         group: ControlGroup,
     }
 
-    impl Way {
+    impl SockmapGroup {
         pub(in crate::experiment) fn open() -> Result<Self, SockmapError> {
             let mut map = Sockmap::load(CONNECTIONS)?;
             let group = ControlGroup::own()?;
@@ -40,9 +40,9 @@ mod here {
     use std::path::Path;
 
     /// There are no maps of sockets.
-    pub(in crate::experiment) struct Way(Infallible);
+    pub(in crate::experiment) struct SockmapGroup(Infallible);
 
-    impl Way {
+    impl SockmapGroup {
         pub(in crate::experiment) fn open() -> Result<Self, &'static str> {
             Err("maps of sockets are for Linux")
         }
@@ -57,4 +57,4 @@ mod here {
     }
 }
 
-pub(super) use here::Way;
+pub(super) use here::SockmapGroup;

@@ -136,7 +136,7 @@ impl Row {
 
 /// All rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// Well-behaved clients.
     pub clients: usize,
     /// Who attacked.
@@ -190,14 +190,14 @@ fn options(policy: &Policy) -> Vec<String> {
 }
 
 /// Measures all rows. `progress` is notified of each before it is measured.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
-    let mut table = Table {
+    let mut table = ResultTable {
         clients: settings.clients,
         attackers: settings.attackers,
         attack_s: settings.attack.as_secs_f64(),
         left_out,
-        ..Table::default()
+        ..ResultTable::default()
     };
     for model in models {
         progress(&format!("{model} under attack"));

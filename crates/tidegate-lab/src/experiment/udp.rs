@@ -84,7 +84,7 @@ impl Row {
 
 /// Everything measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// Seconds of each run.
     pub window_s: f64,
     /// Runs of each row.
@@ -111,13 +111,13 @@ struct UdpRun {
 }
 
 /// Measures all rows; within each repeat the paths alternate.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
-    let mut table = Table {
+    let mut table = ResultTable {
         window_s: settings.window.as_secs_f64(),
         repeats: settings.repeats,
         left_out,
-        ..Table::default()
+        ..ResultTable::default()
     };
     for model in models {
         for &bytes in &settings.sizes {

@@ -5,7 +5,7 @@ use tidegate_load::verdict::Verdict;
 use super::cells::{Cells, grouped, spread};
 use super::{Results, chart::Chart, svg, verdict};
 use crate::bootstrap;
-use crate::experiment::concurrency::{Point, Table};
+use crate::experiment::concurrency::{Point, ResultTable};
 use crate::spread::{CONFIDENCE, Spread};
 
 /// Title of the section.
@@ -52,7 +52,7 @@ impl Cost {
 }
 
 /// All models that have every point, the cheapest first, the others by how many times as much they cost.
-fn costs(table: &Table) -> Vec<Cost> {
+fn costs(table: &ResultTable) -> Vec<Cost> {
     let mut names: Vec<&str> = table.points.iter().map(|point| point.model.as_str()).collect();
     names.dedup();
     let most = names.iter().map(|name| points(table, name).count()).max().unwrap_or_default();
@@ -89,7 +89,7 @@ fn ratio(us: &Spread, least: &Spread) -> (f64, Option<bootstrap::Interval>) {
     }
 }
 
-fn points<'a>(table: &'a Table, model: &'a str) -> impl Iterator<Item = &'a Point> {
+fn points<'a>(table: &'a ResultTable, model: &'a str) -> impl Iterator<Item = &'a Point> {
     table.points.iter().filter(move |point| point.model == model)
 }
 
@@ -144,7 +144,7 @@ pub fn sentence(results: &Results) -> Option<String> {
 /// The table next to the summary: cost and rate of each model at each point; at most 100 columns wide for two points,
 /// so that a point of which not every round had the server as its limit has only a mark.
 #[must_use]
-pub fn cells(table: &Table) -> Cells {
+pub fn cells(table: &ResultTable) -> Cells {
     let mut levels: Vec<usize> = table.points.iter().map(|point| point.concurrency).collect();
     levels.sort_unstable();
     levels.dedup();
@@ -178,7 +178,7 @@ fn ratio_text(times: f64) -> String {
     format!("{times:.digits$}")
 }
 
-fn verdicts(table: &Table, model: &str) -> Vec<Verdict> {
+fn verdicts(table: &ResultTable, model: &str) -> Vec<Verdict> {
     points(table, model).flat_map(|point| point.figures.verdicts.clone()).collect()
 }
 
@@ -198,7 +198,7 @@ fn peak(point: &Point) -> String {
 }
 
 /// The chart next to the summary: a bar for each model.
-pub(super) fn chart(table: &Table) -> Option<Chart> {
+pub(super) fn chart(table: &ResultTable) -> Option<Chart> {
     let costs = costs(table);
     let title = "Server processor time for a request, in µs (less is better)".to_owned();
     let bar = |cost: Cost| (verdict::marked(cost.model.clone(), &verdicts(table, &cost.model)), cost.us);
@@ -225,7 +225,7 @@ mod tests {
 
     fn results(points: Vec<Point>) -> Results {
         let bench = Bench { program: "a".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
-        let table = Table { points, ..Table::default() };
+        let table = ResultTable { points, ..ResultTable::default() };
         Results { concurrency: Some(table), ..Results::new(&bench) }
     }
 
@@ -328,7 +328,7 @@ mod tests {
         let mut results = results(vec![point("epoll", 100, DEAR), point("tokio", 100, CHEAP)]);
         assert!(sentence(&results).unwrap().starts_with("Here take `tokio`"));
         let points = vec![point("epoll", 100, CHEAP), point("tokio", 100, DEAR)];
-        results.answer = Some(Table { points, ..Table::default() });
+        results.answer = Some(ResultTable { points, ..ResultTable::default() });
         assert!(sentence(&results).unwrap().starts_with("Here take `epoll`"));
         assert_eq!(results.rows().len(), 4, "all are saved");
     }
@@ -356,7 +356,7 @@ mod tests {
             ..connections::Row::default()
         };
         let rows = vec![row("epoll", 900.0), row("uring", 400.0)];
-        results.connections = Some(connections::Table { rows, ..connections::Table::default() });
+        results.connections = Some(connections::ResultTable { rows, ..connections::ResultTable::default() });
         let text = sentence(&results).unwrap();
         assert!(
             text.starts_with("Here take `uring`") && text.contains("5,000 idle connections take 2.0 MB"),

@@ -26,11 +26,11 @@ pub(super) fn of(results: &Results) -> Vec<Chart> {
 }
 
 /// Whether there is more than one point of a model.
-fn has_lines(table: &concurrency::Table) -> bool {
+fn has_lines(table: &concurrency::ResultTable) -> bool {
     table.points.iter().any(|point| point.concurrency != table.points[0].concurrency)
 }
 
-fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
+fn against_concurrency(table: &concurrency::ResultTable) -> Vec<Chart> {
     let kept = if table.keep_alive { "connections kept" } else { "a connection for each request" };
     let draw = |name: &str, section: &str, title: &str, y_title, y, of: fn(&Figures) -> Spread| {
         let points = table.points.iter().map(|p| {
@@ -63,12 +63,12 @@ fn against_concurrency(table: &concurrency::Table) -> Vec<Chart> {
 }
 
 /// The rows of Table 6-3 with unlimited clients.
-fn unlimited(table: &models::Table) -> impl Iterator<Item = &models::Row> {
+fn unlimited(table: &models::ResultTable) -> impl Iterator<Item = &models::Row> {
     table.rows.iter().filter(|row| row.pace == ClientPace::Unlimited)
 }
 
 /// A model, with its connections if they differ between its rows, and the size of unusual messages.
-fn label(table: &models::Table, row: &models::Row) -> String {
+fn label(table: &models::ResultTable, row: &models::Row) -> String {
     let size = size_in_words(row.pace, row.message_bytes);
     let of_model = || unlimited(table).filter(|other| other.model == row.model);
     match of_model().all(|other| other.attempted == row.attempted) {
@@ -77,7 +77,7 @@ fn label(table: &models::Table, row: &models::Row) -> String {
     }
 }
 
-fn percentiles(table: &models::Table) -> Chart {
+fn percentiles(table: &models::ResultTable) -> Chart {
     let points = unlimited(table).flat_map(|row| {
         let l = &row.load.latency_us;
         let at =
@@ -96,7 +96,7 @@ fn percentiles(table: &models::Table) -> Chart {
     chart("latency", TABLE_6_3, &sheet, &series(points))
 }
 
-fn time_series(table: &models::Table) -> Chart {
+fn time_series(table: &models::ResultTable) -> Chart {
     let points = unlimited(table).flat_map(|row| {
         // What is not a second long is the time after the window, in which the last answers are waited for.
         let seconds = row.load.seconds.iter().filter(|second| (second.length_s - 1.0).abs() < 0.1);
@@ -116,7 +116,7 @@ fn time_series(table: &models::Table) -> Chart {
 }
 
 /// Round trips by message size.
-fn round_trips(table: &latency::Table) -> [Chart; 2] {
+fn round_trips(table: &latency::ResultTable) -> [Chart; 2] {
     let draw = |name, title, y_title, of: fn(&latency::Row) -> &Spread| {
         let points = table
             .sizes
@@ -132,7 +132,7 @@ fn round_trips(table: &latency::Table) -> [Chart; 2] {
 }
 
 /// User and kernel memory of each model by connections.
-fn memory(table: &connections::Table) -> Chart {
+fn memory(table: &connections::ResultTable) -> Chart {
     let kind = |name: &'static str, of: fn(&connections::Row) -> Option<f64>| {
         table.rows.iter().filter_map(move |row| {
             // A logarithmic axis has no place for nothing.
@@ -152,7 +152,7 @@ fn memory(table: &connections::Table) -> Chart {
 }
 
 /// Bars for each case: multiples of the baseline, or CPU seconds without a baseline.
-fn beside_others(table: &peers::Table) -> Vec<Chart> {
+fn beside_others(table: &peers::ResultTable) -> Vec<Chart> {
     let mut cases: Vec<Case> = table.rows.iter().map(|row| row.case).collect();
     cases.dedup();
     let draw = |(i, case): (usize, Case)| {

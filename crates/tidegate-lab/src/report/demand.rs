@@ -4,12 +4,12 @@ use super::cells::{Cells, counted, figure, figures_head, figures_row, grouped, p
 use super::chart::{Chart, chart as lines, series};
 use super::sections::AS_ABOVE;
 use super::svg::{Scale, Sheet};
-use crate::experiment::demand::{Row, Table};
+use crate::experiment::demand::{ResultTable, Row};
 use crate::experiment::round::Figures;
 use crate::spread::Spread;
 
 /// A line for each model, a column for each rate, of one figure.
-fn cells(table: &Table, of: fn(&Figures) -> Spread, digits: usize) -> Cells {
+fn cells(table: &ResultTable, of: fn(&Figures) -> Spread, digits: usize) -> Cells {
     pivot(
         &table.rows,
         |row| (&row.model, row.rate),
@@ -31,7 +31,7 @@ fn shown(row: &Row, figure: &Spread, digits: usize) -> String {
 pub(super) const TITLE: &str = "Service demand at fixed rates: server processor time for a request in µs";
 
 /// Titles, tables and what is to be said about them.
-pub(super) fn sections(table: &Table) -> Vec<(String, Cells, String)> {
+pub(super) fn sections(table: &ResultTable) -> Vec<(String, Cells, String)> {
     if table.rows.iter().any(|row| row.threads.is_some()) {
         return vec![of_threads(table)];
     }
@@ -55,7 +55,7 @@ pub(super) fn sections(table: &Table) -> Vec<(String, Cells, String)> {
 }
 
 /// A line for each model, rate and number of threads.
-fn of_threads(table: &Table) -> (String, Cells, String) {
+fn of_threads(table: &ResultTable) -> (String, Cells, String) {
     let head = ["model", "requests/s", "threads", "µs a request", "to the fewest threads", "p99 ms"];
     let mut cells = vec![head.map(str::to_owned).to_vec()];
     let mut rows: Vec<&Row> = table.rows.iter().collect();
@@ -90,7 +90,7 @@ fn of_threads(table: &Table) -> (String, Cells, String) {
 }
 
 /// All figures of all rows, for CSV.
-pub(super) fn rows(table: &Table) -> Cells {
+pub(super) fn rows(table: &ResultTable) -> Cells {
     let mut cells = vec![figures_head(&["model", "rate", "threads"])];
     cells.extend(table.rows.iter().map(|row| {
         let threads = row.threads.map_or_else(String::new, |n| n.to_string());
@@ -100,7 +100,7 @@ pub(super) fn rows(table: &Table) -> Cells {
 }
 
 /// Demand against rate, if there is more than one.
-pub(super) fn chart(table: &Table) -> Option<Chart> {
+pub(super) fn chart(table: &ResultTable) -> Option<Chart> {
     let first = table.rows.first()?.rate;
     table.rows.iter().any(|row| row.rate != first).then(|| {
         let points = table

@@ -5,7 +5,7 @@ use tidegate_load::verdict::{LimitedBy, Verdict};
 use super::cells::{Cells, NOT_MEASURED, counted, figures_head, figures_row, grouped, spread};
 use super::chart::Chart;
 use super::{svg, verdict};
-use crate::experiment::files::{Arrival, Cache, FILE_BYTES, Row, Table};
+use crate::experiment::files::{ArrivalRate, Cache, FILE_BYTES, ResultTable, Row};
 
 /// A server whose processor is less busy than this waited for something else, which here is the disk.
 const BUSY: f64 = 0.8;
@@ -26,7 +26,7 @@ fn limits(row: &Row) -> String {
 const TITLE: &str = "Files from disk";
 
 /// Title, table and what is to be said about it.
-pub(super) fn section(table: &Table) -> (String, Cells, String) {
+pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
     let head = [
         "model",
         "page cache",
@@ -51,8 +51,8 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
             if row.clients < row.asked { format!("{counts} of {}", grouped(row.asked)) } else { counts },
             spread(&row.figures.cpu_s_per_100k.times(10.0), 2),
             match row.arrival {
-                Arrival::AtOnce => verdict::marked(rate, &row.figures.verdicts),
-                Arrival::Rate(_) => rate,
+                ArrivalRate::AtOnce => verdict::marked(rate, &row.figures.verdicts),
+                ArrivalRate::Rate(_) => rate,
             },
             spread(&row.figures.p50_us.times(1e-3), 2),
             spread(&row.figures.p99_us.times(1e-3), 2),
@@ -73,15 +73,15 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
     (TITLE.into(), cells, about)
 }
 
-fn arrival(arrival: Arrival) -> String {
+fn arrival(arrival: ArrivalRate) -> String {
     match arrival {
-        Arrival::AtOnce => arrival.to_string(),
-        Arrival::Rate(rate) => format!("{}/s", grouped(rate)),
+        ArrivalRate::AtOnce => arrival.to_string(),
+        ArrivalRate::Rate(rate) => format!("{}/s", grouped(rate)),
     }
 }
 
 /// All figures of all rows, for CSV.
-pub(super) fn rows(table: &Table) -> Cells {
+pub(super) fn rows(table: &ResultTable) -> Cells {
     let names = ["model", "page_cache", "arrival", "asked", "clients", "answered", "disk_bytes_each_median"];
     let mut cells = vec![figures_head(&names)];
     cells.extend(table.rows.iter().map(|row| {
@@ -102,14 +102,14 @@ pub(super) fn rows(table: &Table) -> Cells {
 }
 
 /// Bars of processor time for each arrival.
-pub(super) fn charts(table: &Table) -> Vec<Chart> {
-    let mut arrivals: Vec<Arrival> = Vec::new();
+pub(super) fn charts(table: &ResultTable) -> Vec<Chart> {
+    let mut arrivals: Vec<ArrivalRate> = Vec::new();
     for row in &table.rows {
         if !arrivals.contains(&row.arrival) {
             arrivals.push(row.arrival);
         }
     }
-    let draw = |(i, arrived): (usize, Arrival)| {
+    let draw = |(i, arrived): (usize, ArrivalRate)| {
         let rows = table.rows.iter().filter(|row| row.arrival == arrived);
         let figures: Vec<_> = rows
             .map(|row| (format!("{}, {}", row.model, row.cache), row.figures.cpu_s_per_100k.times(10.0)))

@@ -1,7 +1,7 @@
 //! Round trips, as a table and as a chart over sizes.
 
 use super::cells::{Cells, counted, grouped};
-use crate::experiment::latency::{Row, Table};
+use crate::experiment::latency::{ResultTable, Row};
 use crate::spread::Spread;
 
 const HEAD: [&str; 12] = [
@@ -20,7 +20,7 @@ const HEAD: [&str; 12] = [
 ];
 
 /// A row for each line.
-pub(super) fn cells(table: &Table) -> Cells {
+pub(super) fn cells(table: &ResultTable) -> Cells {
     let mut cells: Cells = vec![HEAD.map(Into::into).to_vec()];
     let base = table.rows.first();
     cells.extend(table.rows.iter().map(|r| row(r, base.unwrap_or(r))));
@@ -58,7 +58,7 @@ fn mean(us: &Spread) -> String {
 pub(super) const TITLE: &str = "Round trips on one host";
 
 /// Title, table and what is to be said about it.
-pub(super) fn section(table: &Table) -> (String, Cells, String) {
+pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
     let about = format!(
         "Two processes of one thread each; a message of 64 bytes with the time it was sent goes to and fro, Nagle off. Each line \
          {} of {:.1} s, lines in turn; medians of those. Reductions against the first line. Sockmap is TCP whose bytes go through a \

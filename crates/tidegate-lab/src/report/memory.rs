@@ -4,7 +4,7 @@ use super::cells::{Cells, NOT_MEASURED, counted, figures_head, figures_row, spre
 use super::chart::Chart;
 use super::sections::shares;
 use super::{svg, verdict};
-use crate::experiment::memory::{MESSAGE_BYTES, Row, Table};
+use crate::experiment::memory::{MESSAGE_BYTES, ResultTable, Row};
 use crate::kernel_memory::{socket_bytes, sockets_method};
 use crate::spread::Spread;
 
@@ -19,7 +19,7 @@ fn measured(figure: &Option<Spread>) -> String {
 const TITLE: &str = "Buffers: what they cost and save";
 
 /// Title, table and what is to be said about it.
-pub(super) fn section(table: &Table) -> (String, Cells, String) {
+pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
     let head = [
         "model",
         "buffers",
@@ -62,7 +62,7 @@ pub(super) fn section(table: &Table) -> (String, Cells, String) {
 }
 
 /// All figures of all rows, for CSV.
-pub(super) fn rows(table: &Table) -> Cells {
+pub(super) fn rows(table: &ResultTable) -> Cells {
     let median =
         |figure: Option<&Spread>| figure.map_or(String::new(), |figure| format!("{:.1}", figure.median));
     let names = ["model", "buffers", "user_kib_median", "socket_kib_median", "kernel_object_kib_median"];
@@ -76,7 +76,7 @@ pub(super) fn rows(table: &Table) -> Cells {
 }
 
 /// Bars of processor time and of socket memory for each model.
-pub(super) fn charts(table: &Table) -> Vec<Chart> {
+pub(super) fn charts(table: &ResultTable) -> Vec<Chart> {
     let mut models: Vec<&str> = table.rows.iter().map(|row| row.model.as_str()).collect();
     models.dedup();
     let draw = |model: &str, name: &str, what: &str, of: fn(&Row) -> Option<Spread>| {

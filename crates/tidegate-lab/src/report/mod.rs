@@ -45,44 +45,44 @@ pub struct Results {
     pub circumstances: Circumstances,
     /// What the answer is taken from, if that was measured besides [`concurrency`](Self::concurrency).
     #[serde(default)]
-    pub answer: Option<concurrency::Table>,
+    pub answer: Option<concurrency::ResultTable>,
     /// Table 6-3, if it was measured.
-    pub models: Option<models::Table>,
+    pub models: Option<models::ResultTable>,
     /// Responses against concurrency, if that was measured.
-    pub concurrency: Option<concurrency::Table>,
+    pub concurrency: Option<concurrency::ResultTable>,
     /// The same of pages of other sizes.
     #[serde(default)]
-    pub pages: Vec<concurrency::Table>,
+    pub pages: Vec<concurrency::ResultTable>,
     /// Reused sockets, if they were measured.
     #[serde(default)]
-    pub reuse: Option<experiment::reuse::Table>,
+    pub reuse: Option<experiment::reuse::ResultTable>,
     /// Service demand at fixed rates, if it was measured.
     #[serde(default)]
-    pub demand: Option<experiment::demand::Table>,
+    pub demand: Option<experiment::demand::ResultTable>,
     /// Very many connections, if they were measured.
-    pub connections: Option<connections::Table>,
+    pub connections: Option<connections::ResultTable>,
     /// Buffers, if they were measured.
     #[serde(default)]
-    pub memory: Option<experiment::memory::Table>,
+    pub memory: Option<experiment::memory::ResultTable>,
     /// Files from disk, if they were measured.
     #[serde(default)]
-    pub files: Option<experiment::files::Table>,
+    pub files: Option<experiment::files::ResultTable>,
     /// Survival under attack, if that was measured.
     #[serde(default)]
-    pub survival: Option<experiment::survival::Table>,
+    pub survival: Option<experiment::survival::ResultTable>,
     /// Datagrams, if they were measured.
     #[serde(default)]
-    pub udp: Option<datagrams::Table>,
+    pub udp: Option<datagrams::ResultTable>,
     /// Other servers, if they were measured.
     #[serde(default)]
-    pub peers: Option<experiment::peers::Table>,
+    pub peers: Option<experiment::peers::ResultTable>,
     /// Round trips on one host, if they were measured.
     #[serde(default)]
-    pub latency: Option<experiment::latency::Table>,
+    pub latency: Option<experiment::latency::ResultTable>,
 }
 
 /// Where no model has it, there is nothing to measure, and what is left out says why.
-impl Measured for experiment::reuse::Table {
+impl TableNotes for experiment::reuse::ResultTable {
     fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
@@ -124,7 +124,7 @@ impl Results {
     }
 
     /// What the answer is taken from.
-    pub(super) fn answered(&self) -> Option<&concurrency::Table> {
+    pub(super) fn answered(&self) -> Option<&concurrency::ResultTable> {
         let tables = [&self.answer, &self.concurrency].into_iter().flatten();
         tables.into_iter().find(|table| !table.points.is_empty())
     }
@@ -179,7 +179,7 @@ impl Results {
     }
 
     /// The tables that were measured, in the order of the report.
-    fn tables(&self) -> Vec<&dyn Measured> {
+    fn tables(&self) -> Vec<&dyn TableNotes> {
         let all = [
             as_measured(&self.answer),
             as_measured(&self.models),
@@ -194,16 +194,16 @@ impl Results {
             as_measured(&self.peers),
             as_measured(&self.latency),
         ];
-        all.into_iter().flatten().chain(self.pages.iter().map(|table| table as &dyn Measured)).collect()
+        all.into_iter().flatten().chain(self.pages.iter().map(|table| table as &dyn TableNotes)).collect()
     }
 }
 
-fn as_measured<T: Measured>(table: &Option<T>) -> Option<&dyn Measured> {
-    table.as_ref().map(|table| table as &dyn Measured)
+fn as_measured<T: TableNotes>(table: &Option<T>) -> Option<&dyn TableNotes> {
+    table.as_ref().map(|table| table as &dyn TableNotes)
 }
 
 /// What every table has beside its figures.
-trait Measured {
+trait TableNotes {
     /// Models that are unavailable.
     fn left_out(&self) -> &[LeftOut];
     /// What failed, and why.
@@ -216,7 +216,7 @@ trait Measured {
 
 macro_rules! measured {
     ($($table:ty: $rows:ident, $notes:expr;)*) => {$(
-        impl Measured for $table {
+        impl TableNotes for $table {
             fn left_out(&self) -> &[LeftOut] {
                 &self.left_out
             }
@@ -235,16 +235,16 @@ macro_rules! measured {
 }
 
 measured! {
-    models::Table: rows, |table| &table.notes;
-    concurrency::Table: points, |table| &table.notes;
-    experiment::demand::Table: rows, |table| &table.notes;
-    connections::Table: rows, |table| &table.notes;
-    experiment::memory::Table: rows, |table| &table.notes;
-    experiment::files::Table: rows, |table| &table.notes;
-    experiment::survival::Table: rows, |_| &[];
-    datagrams::Table: rows, |_| &[];
-    experiment::peers::Table: rows, |table| &table.notes;
-    experiment::latency::Table: rows, |_| &[];
+    models::ResultTable: rows, |table| &table.notes;
+    concurrency::ResultTable: points, |table| &table.notes;
+    experiment::demand::ResultTable: rows, |table| &table.notes;
+    connections::ResultTable: rows, |table| &table.notes;
+    experiment::memory::ResultTable: rows, |table| &table.notes;
+    experiment::files::ResultTable: rows, |table| &table.notes;
+    experiment::survival::ResultTable: rows, |_| &[];
+    datagrams::ResultTable: rows, |_| &[];
+    experiment::peers::ResultTable: rows, |table| &table.notes;
+    experiment::latency::ResultTable: rows, |_| &[];
 }
 
 /// Creates the directory and checks that it is writable, before anything is measured.

@@ -2,7 +2,7 @@
 
 use super::cells::{Cells, counted, figures_head, figures_row, grouped, spread};
 use super::verdict::{limits, marked};
-use crate::experiment::peers::{Case, Row, Table};
+use crate::experiment::peers::{Case, ResultTable, Row};
 
 /// Title of the section of a case.
 pub(super) fn title(case: Case) -> String {
@@ -10,7 +10,7 @@ pub(super) fn title(case: Case) -> String {
 }
 
 /// A table for each case.
-pub(super) fn sections(table: &Table) -> Vec<(String, Cells, String)> {
+pub(super) fn sections(table: &ResultTable) -> Vec<(String, Cells, String)> {
     let mut cases: Vec<Case> = table.rows.iter().map(|row| row.case).collect();
     cases.dedup();
     let about = format!(
@@ -23,7 +23,7 @@ pub(super) fn sections(table: &Table) -> Vec<(String, Cells, String)> {
     cases.into_iter().map(|case| (title(case), cells(table, case), about.clone())).collect()
 }
 
-fn cells(table: &Table, case: Case) -> Cells {
+fn cells(table: &ResultTable, case: Case) -> Cells {
     let head =
         ["server", "CPU s/100k", "times the baseline", "requests/s", "p50 ms", "p99 ms", "failed", "limit"];
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
@@ -46,7 +46,7 @@ fn row(row: &Row) -> Vec<String> {
 }
 
 /// All figures of all rows for CSV.
-pub(super) fn rows(table: &Table) -> Cells {
+pub(super) fn rows(table: &ResultTable) -> Cells {
     let mut head = figures_head(&["server", "concurrency", "keep_alive"]);
     head.push("times_baseline_median".into());
     let mut cells = vec![head];

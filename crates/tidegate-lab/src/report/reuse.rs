@@ -3,10 +3,10 @@
 use super::cells::{Cells, counted, figures_head, figures_row, spread};
 use super::sections::shares;
 use super::verdict::{limits, marked};
-use crate::experiment::reuse::Table;
+use crate::experiment::reuse::ResultTable;
 
 /// Title, table and what is to be said about it; none if no model here has it.
-pub(super) fn section(table: &Table) -> Option<(String, Cells, String)> {
+pub(super) fn section(table: &ResultTable) -> Option<(String, Cells, String)> {
     if table.rows.is_empty() {
         return None;
     }
@@ -35,7 +35,7 @@ pub(super) fn section(table: &Table) -> Option<(String, Cells, String)> {
 }
 
 /// All figures of all rows, for CSV.
-pub(super) fn rows(table: &Table) -> Cells {
+pub(super) fn rows(table: &ResultTable) -> Cells {
     let mut cells = vec![figures_head(&["model", "sockets"])];
     let row = |row: &crate::experiment::reuse::Row| {
         figures_row(vec![row.model.clone(), row.setting().into()], &row.figures)

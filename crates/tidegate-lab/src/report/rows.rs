@@ -58,7 +58,7 @@ fn model(r: &models::Row) -> Row {
     row
 }
 
-fn at(table: &concurrency::Table, point: &concurrency::Point) -> Row {
+fn at(table: &concurrency::ResultTable, point: &concurrency::Point) -> Row {
     let kept = if table.keep_alive { "kept" } else { "a connection each" };
     let page = match table.page_bytes {
         PAGE_BYTES => String::new(),

@@ -2,7 +2,7 @@
 
 use super::cells::{Cells, counted};
 use super::tables::{concurrency_cells, connections_cells, models_cells};
-use super::{Measured, Results, answer, verdict};
+use super::{Results, TableNotes, answer, verdict};
 use crate::experiment::models::ClientPace;
 use crate::experiment::peers::PAGE_BYTES;
 use crate::experiment::{LeftOut, concurrency};
@@ -89,7 +89,7 @@ pub fn sections(results: &Results) -> Vec<(String, Cells, String)> {
 }
 
 /// The size of the page where it is not the usual one, to be added to a title.
-pub(super) fn of_page(table: &concurrency::Table) -> String {
+pub(super) fn of_page(table: &concurrency::ResultTable) -> String {
     match table.page_bytes {
         PAGE_BYTES => String::new(),
         bytes => format!(", {}", page(bytes)),
@@ -105,7 +105,7 @@ fn page(bytes: usize) -> String {
 }
 
 /// How responses were measured.
-fn about_concurrency(table: &concurrency::Table) -> String {
+fn about_concurrency(table: &concurrency::ResultTable) -> String {
     let kept = if table.keep_alive { "connections kept" } else { "a new connection for each request" };
     let kept_to = shares(table.points.iter().map(|point| point.share), &table.throttle);
     let peaks = if table.program.is_some() {
@@ -142,7 +142,7 @@ pub(super) fn shares(shares: impl Iterator<Item = f64>, method: &str) -> String 
 #[must_use]
 pub fn left_out_together(results: &Results) -> Vec<(Vec<&str>, &str)> {
     let mut reasons: Vec<(Vec<&str>, &str)> = Vec::new();
-    for LeftOut { model, why } in results.tables().into_iter().flat_map(Measured::left_out) {
+    for LeftOut { model, why } in results.tables().into_iter().flat_map(TableNotes::left_out) {
         match reasons.iter_mut().find(|(_, reason)| reason == why) {
             Some((models, _)) if models.contains(&model.as_str()) => {}
             Some((models, _)) => models.push(model),

@@ -1,11 +1,11 @@
 //! Survival under attack, as a table.
 
 use super::cells::{Cells, NOT_MEASURED, grouped};
-use crate::experiment::survival::{Attackers, LEAST_RATIO, Row, ServiceQuality, Table};
+use crate::experiment::survival::{Attackers, LEAST_RATIO, ResultTable, Row, ServiceQuality};
 use crate::kernel_memory::{socket_bytes, sockets_method};
 
 /// A row for each model.
-pub(super) fn cells(table: &Table) -> Cells {
+pub(super) fn cells(table: &ResultTable) -> Cells {
     let head = [
         "model",
         "before requests/s (p99 ms)",
@@ -57,7 +57,7 @@ fn row(row: &Row) -> Vec<String> {
 }
 
 /// Title, table and what is to be said about it.
-pub(super) fn section(table: &Table) -> (String, Cells, String) {
+pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
     let Attackers { silent, trickle, flood, half_open, resets_per_s } = table.attackers;
     let about = format!(
         "{} clients that wait for each answer (keep-alive, 4 KiB page) before, under and after a mixed attack of {:.0} s on serve http: {silent} connections that \

@@ -9,7 +9,7 @@ use crate::spread::Spread;
 
 /// Table 6-3 as cells.
 #[must_use]
-pub fn models_cells(table: &models::Table) -> Cells {
+pub fn models_cells(table: &models::ResultTable) -> Cells {
     let head = [
         "model",
         "clients",
@@ -70,7 +70,11 @@ fn numbers(row: &models::Row) -> String {
 
 /// Responses against concurrency: a line for each model, a column for each concurrency, of one figure.
 #[must_use]
-pub fn concurrency_cells(table: &concurrency::Table, of: fn(&Figures) -> Spread, digits: usize) -> Cells {
+pub fn concurrency_cells(
+    table: &concurrency::ResultTable,
+    of: fn(&Figures) -> Spread,
+    digits: usize,
+) -> Cells {
     pivot(
         &table.points,
         |point| (&point.model, point.concurrency as u64),
@@ -80,7 +84,7 @@ pub fn concurrency_cells(table: &concurrency::Table, of: fn(&Figures) -> Spread,
 }
 
 /// All figures of all points, one row each, for CSV.
-pub(super) fn concurrency_rows(table: &concurrency::Table) -> Cells {
+pub(super) fn concurrency_rows(table: &concurrency::ResultTable) -> Cells {
     let mut cells = vec![figures_head(&["model", "concurrency"])];
     for p in &table.points {
         cells.push(figures_row(vec![p.model.clone(), p.concurrency.to_string()], &p.figures));
@@ -90,7 +94,7 @@ pub(super) fn concurrency_rows(table: &concurrency::Table) -> Cells {
 
 /// Very many connections as cells.
 #[must_use]
-pub fn connections_cells(table: &connections::Table) -> Cells {
+pub fn connections_cells(table: &connections::ResultTable) -> Cells {
     let head = [
         "model",
         "connections asked for",
@@ -126,7 +130,7 @@ pub fn connections_cells(table: &connections::Table) -> Cells {
 }
 
 /// The same for CSV, every figure in a separate column.
-pub(super) fn connections_rows(table: &connections::Table) -> Cells {
+pub(super) fn connections_rows(table: &connections::ResultTable) -> Cells {
     let head = "model,asked,attempted,connected,verified,held,held_s,connect_s,connects_per_s,threads,user_bytes_before,user_bytes_with,\
         kernel_bytes_before,kernel_bytes_with,user_bytes_per_connection,kernel_bytes_per_connection,\
         kernel_object_bytes_per_connection,\

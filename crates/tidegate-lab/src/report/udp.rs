@@ -2,10 +2,10 @@
 
 use super::cells::{Cells, counted, grouped, spread};
 use super::verdict;
-use crate::experiment::udp::{PACKETS_PER_REQUEST, Table};
+use crate::experiment::udp::{PACKETS_PER_REQUEST, ResultTable};
 
 /// A row for each model, size and path.
-pub(super) fn cells(table: &Table) -> Cells {
+pub(super) fn cells(table: &ResultTable) -> Cells {
     let head = [
         "model",
         "bytes",
@@ -35,7 +35,7 @@ pub(super) fn cells(table: &Table) -> Cells {
 }
 
 /// Title, table and what is to be said about it.
-pub(super) fn section(table: &Table) -> (String, Cells, String) {
+pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
     let about = format!(
         "One flow sends as fast as it can for {:.0} s to serve udp sink, with one thread; {} a row, median and spread. Sent is what the producer's kernel took, taken \
          what the server was shown; the rest was dropped because its socket was full. plain: one datagram a system call; batched: recvmmsg and sendmmsg; gso: UDP_SEGMENT and UDP_GRO, \

@@ -28,9 +28,9 @@ use crate::{Bench, LabError};
 
 pub use file::config;
 pub use knob::{Knob, Setting};
-pub use search::Stage;
+pub use search::SearchStage;
 
-use search::{Candidate, Descent, Found};
+use search::{Descent, SearchResult, TuneCandidate};
 use trial::Workbench;
 
 /// What a server is to be good at.
@@ -148,7 +148,7 @@ pub struct TuneOutcome {
     /// The settings.
     pub chosen: Setting,
     /// Everything that was tried, in order.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<SearchStage>,
     /// How it was measured, and what has to be known about it.
     pub notes: Vec<String>,
     /// Models that cannot be tried here.
@@ -166,7 +166,7 @@ pub fn run(
     bench: &Bench,
     settings: &Settings,
     progress: impl FnMut(&str),
-    shown: impl FnMut(&Stage),
+    shown: impl FnMut(&SearchStage),
 ) -> Result<TuneOutcome, LabError> {
     let default = Model::best().model;
     let (mut models, left_out) = contestants(&settings.models);
@@ -178,7 +178,7 @@ pub fn run(
         workbench.settle_rate(model)?;
     }
     let mut notes = workbench.notes();
-    let candidates = models.iter().map(|&model| Candidate::of(Setting::new(model), settings.connections));
+    let candidates = models.iter().map(|&model| TuneCandidate::of(Setting::new(model), settings.connections));
     let mut descent = Descent::new(&mut workbench, settings, shown);
     let Some(chosen) = descent.model(candidates.collect()) else {
         let failed = descent.found().stages.into_iter().flat_map(|stage| stage.failed);
@@ -192,7 +192,7 @@ pub fn run(
     };
     let found = descent.found();
     refuse_what_was_not_judged(&found, settings)?;
-    let Found { stages, is_cut_short } = found;
+    let SearchResult { stages, is_cut_short } = found;
     if is_cut_short {
         notes.push(format!(
             "the budget of {} s was over before everything was tried; give more with --budget",
@@ -203,7 +203,7 @@ pub fn run(
 }
 
 /// Settings that nothing was compared for are not a result.
-fn refuse_what_was_not_judged(found: &Found, settings: &Settings) -> Result<(), LabError> {
+fn refuse_what_was_not_judged(found: &SearchResult, settings: &Settings) -> Result<(), LabError> {
     if found.stages.iter().any(|stage| stage.is_judged) {
         return Ok(());
     }

@@ -22,14 +22,14 @@ const TOLERATED: f64 = 0.10;
 
 /// What is measured: a server's settings, under so many connections.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Candidate {
+pub(super) struct TuneCandidate {
     /// Its name in the stage.
     pub(super) name: String,
     pub(super) setting: Setting,
     pub(super) connections: usize,
 }
 
-impl Candidate {
+impl TuneCandidate {
     /// A model with its defaults.
     pub(super) fn of(setting: Setting, connections: usize) -> Self {
         Self { name: setting.to_string(), setting, connections }
@@ -49,7 +49,7 @@ pub(super) struct Trial {
 
 /// Which side a failure is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum FailedSide {
     Server,
     Load,
     /// It cannot be told, or is the machine.
@@ -58,17 +58,17 @@ pub(super) enum Side {
 
 /// Why a candidate has no figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub(super) side: Side,
+pub(super) struct TrialFailure {
+    pub(super) side: FailedSide,
     pub(super) why: String,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for TrialFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let who = match self.side {
-            Side::Server => "the server failed: ",
-            Side::Load => "the load failed: ",
-            Side::Unknown => "",
+            FailedSide::Server => "the server failed: ",
+            FailedSide::Load => "the load failed: ",
+            FailedSide::Unknown => "",
         };
         write!(f, "{who}{}", self.why)
     }
@@ -76,14 +76,14 @@ impl fmt::Display for Failure {
 
 /// Measures candidates.
 pub(super) trait Laboratory {
-    fn measure(&mut self, stage: &str, candidate: &Candidate) -> Result<Trial, Failure>;
+    fn measure(&mut self, stage: &str, candidate: &TuneCandidate) -> Result<Trial, TrialFailure>;
     /// Whether this part of the budget is over, so that no trial is to be begun any more.
     fn is_over(&mut self, part: f64) -> bool;
 }
 
 /// Candidates that differ in one thing, what each came to, and which one was taken.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stage {
+pub struct SearchStage {
     /// What they differ in.
     pub name: String,
     /// Every candidate that was measured; the first one is what the search came with.
@@ -102,8 +102,8 @@ pub struct Stage {
 }
 
 /// What a descent has done.
-pub(super) struct Found {
-    pub(super) stages: Vec<Stage>,
+pub(super) struct SearchResult {
+    pub(super) stages: Vec<SearchStage>,
     pub(super) is_cut_short: bool,
 }
 
@@ -112,23 +112,23 @@ pub(super) struct Descent<'a, L, F> {
     laboratory: &'a mut L,
     settings: &'a Settings,
     shown: F,
-    found: Found,
+    found: SearchResult,
     /// Part of the budget that the present stage may use.
     part: f64,
 }
 
-impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
+impl<'a, L: Laboratory, F: FnMut(&SearchStage)> Descent<'a, L, F> {
     pub(super) fn new(laboratory: &'a mut L, settings: &'a Settings, shown: F) -> Self {
-        let found = Found { stages: Vec::new(), is_cut_short: false };
+        let found = SearchResult { stages: Vec::new(), is_cut_short: false };
         Self { laboratory, settings, shown, found, part: BEFORE_THE_CAP }
     }
 
-    pub(super) fn found(self) -> Found {
+    pub(super) fn found(self) -> SearchResult {
         self.found
     }
 
     /// The best model; the first one is the default. `None` if none could be measured.
-    pub(super) fn model(&mut self, candidates: Vec<Candidate>) -> Option<Setting> {
+    pub(super) fn model(&mut self, candidates: Vec<TuneCandidate>) -> Option<Setting> {
         let (stage, measured) = self.compared("model", candidates);
         let setting = stage.chosen.map(|i| measured[i].setting.clone());
         self.show(stage);
@@ -159,7 +159,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         }
         let now = setting.values.get(&knob).copied();
         values.sort_by_key(|&value| value != now); // stable: what is set now comes first
-        let candidates = values.into_iter().map(|value| Candidate {
+        let candidates = values.into_iter().map(|value| TuneCandidate {
             name: value.map_or("default".into(), |value| knob.text(value)),
             setting: setting.with(knob, value),
             connections: self.settings.connections,
@@ -206,7 +206,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
     /// The most connections that are all established and all served, if the server is what ends them.
     pub(super) fn most(&mut self, setting: Setting, ladder: &[usize]) -> Setting {
         self.part = 1.0;
-        let mut stage = Stage::new("connections");
+        let mut stage = SearchStage::new("connections");
         let (mut most, mut end) = (None, None);
         for candidate in self.ladder(&setting, ladder) {
             if self.is_over() {
@@ -232,7 +232,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         );
         let mut cap = None;
         stage.decision = match (most, end) {
-            (Some(n), Some((more, Failure { side: Side::Server, why }))) => {
+            (Some(n), Some((more, TrialFailure { side: FailedSide::Server, why }))) => {
                 cap = Some(n as u64);
                 format!(
                     "max-connections {n}: as many were established and served; with {more} the server failed: {why}"
@@ -249,8 +249,8 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         setting.with(Knob::MaxConnections, cap)
     }
 
-    fn ladder(&self, setting: &Setting, ladder: &[usize]) -> Vec<Candidate> {
-        let at = |&n: &usize| Candidate { name: n.to_string(), setting: setting.clone(), connections: n };
+    fn ladder(&self, setting: &Setting, ladder: &[usize]) -> Vec<TuneCandidate> {
+        let at = |&n: &usize| TuneCandidate { name: n.to_string(), setting: setting.clone(), connections: n };
         ladder.iter().map(at).collect()
     }
 
@@ -260,15 +260,15 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         is_over
     }
 
-    fn show(&mut self, stage: Stage) {
+    fn show(&mut self, stage: SearchStage) {
         (self.shown)(&stage);
         self.found.stages.push(stage);
     }
 
     /// Measures candidates and decides between them; also those that the rows are of.
-    fn compared(&mut self, name: &str, candidates: Vec<Candidate>) -> (Stage, Vec<Candidate>) {
+    fn compared(&mut self, name: &str, candidates: Vec<TuneCandidate>) -> (SearchStage, Vec<TuneCandidate>) {
         let (mut stage, measured) = self.measured(name, candidates);
-        let Judgement { rows, by, why } = judged_by(self.settings.goal, &stage.rows);
+        let Ranking { rows, by, why } = judged_by(self.settings.goal, &stage.rows);
         stage.against_first = against_first(&rows, by);
         stage.is_judged = stage.against_first.iter().any(|j| j.verdict != Significance::TooFewRounds);
         stage.chosen = choose(&rows, by);
@@ -284,9 +284,9 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
     }
 
     /// The same of a ladder: every rung of it, also those without a figure.
-    fn climbed(&mut self, ladder: Vec<Candidate>) -> (Stage, Vec<Rung>) {
+    fn climbed(&mut self, ladder: Vec<TuneCandidate>) -> (SearchStage, Vec<Rung>) {
         let (stage, measured, failed) = self.tried("connections", ladder.clone());
-        let rung = |candidate: Candidate| {
+        let rung = |candidate: TuneCandidate| {
             let row = measured.iter().position(|c| *c == candidate);
             let failure = failed.iter().find(|(c, _)| *c == candidate).map(|(_, failure)| failure.clone());
             let of_server = row.map(|i| of_server(&stage.rows[i]));
@@ -297,7 +297,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
         (stage, rungs)
     }
 
-    fn measured(&mut self, name: &str, candidates: Vec<Candidate>) -> (Stage, Vec<Candidate>) {
+    fn measured(&mut self, name: &str, candidates: Vec<TuneCandidate>) -> (SearchStage, Vec<TuneCandidate>) {
         let (stage, measured, _) = self.tried(name, candidates);
         (stage, measured)
     }
@@ -306,10 +306,10 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
     fn tried(
         &mut self,
         name: &str,
-        candidates: Vec<Candidate>,
-    ) -> (Stage, Vec<Candidate>, Vec<(Candidate, Failure)>) {
-        let (mut stage, mut failed) = (Stage::new(name), Vec::new());
-        let mut running: Vec<(Candidate, Vec<Trial>)> =
+        candidates: Vec<TuneCandidate>,
+    ) -> (SearchStage, Vec<TuneCandidate>, Vec<(TuneCandidate, TrialFailure)>) {
+        let (mut stage, mut failed) = (SearchStage::new(name), Vec::new());
+        let mut running: Vec<(TuneCandidate, Vec<Trial>)> =
             candidates.into_iter().map(|c| (c, Vec::new())).collect();
         for round in 0..self.settings.rounds {
             let mut rest = Vec::new();
@@ -341,7 +341,7 @@ impl<'a, L: Laboratory, F: FnMut(&Stage)> Descent<'a, L, F> {
     }
 }
 
-impl Stage {
+impl SearchStage {
     fn new(name: &str) -> Self {
         Self {
             name: name.into(),
@@ -368,7 +368,7 @@ fn row(goal: Goal, stage: &str, name: &str, trials: &[Trial]) -> Row {
 }
 
 /// Rows as they decide, by which of their figures, and a word about it.
-struct Judgement {
+struct Ranking {
     rows: Vec<Row>,
     by: usize,
     why: String,
@@ -392,7 +392,7 @@ fn rounds(row: &Row) -> usize {
 
 /// A round that the load has limited decides nothing. Where a rate is left with too few rounds, what the server spent
 /// on each answer is compared instead, of all rounds: that is its own, whichever side was the limit.
-fn judged_by(goal: Goal, rows: &[Row]) -> Judgement {
+fn judged_by(goal: Goal, rows: &[Row]) -> Ranking {
     let verdicts: Vec<&Verdict> = rows.iter().flat_map(|row| &row.verdicts).collect();
     let all = verdicts.len();
     let of_load = verdicts.iter().filter(|v| v.limited_by == LimitedBy::Generator).count();
@@ -402,13 +402,13 @@ fn judged_by(goal: Goal, rows: &[Row]) -> Judgement {
     if goal == Goal::Throughput && has_cost && rows.iter().zip(&kept).any(lacks) {
         let why =
             format!(", by CPU for each answer, because the load was the limit in {of_load} of {all} rounds");
-        return Judgement { rows: rows.to_vec(), by: 1, why };
+        return Ranking { rows: rows.to_vec(), by: 1, why };
     }
     let why = match of_load {
         0 => String::new(),
         n => format!(", not counting {n} of {all} rounds in which the load was the limit"),
     };
-    Judgement { rows: kept, by: 0, why }
+    Ranking { rows: kept, by: 0, why }
 }
 
 /// A number of connections, and what came of it.
@@ -420,7 +420,7 @@ struct Rung {
     of_server: Option<Row>,
     /// Of all its rounds.
     verdicts: Vec<Verdict>,
-    failure: Option<Failure>,
+    failure: Option<TrialFailure>,
 }
 
 impl Rung {
@@ -470,7 +470,7 @@ fn bend(rungs: &[Rung], goal: Goal) -> Bend {
         let last = i - 1;
         let up_to = rungs[last].connections;
         match &rung.failure {
-            Some(Failure { side: Side::Server, .. }) => {
+            Some(TrialFailure { side: FailedSide::Server, .. }) => {
                 return Bend::At { last, why: rung.trouble() };
             }
             _ if !rung.is_judged() => {

@@ -6,7 +6,7 @@ use tidegate::Model;
 
 use tidegate_load::verdict::LimitedBy;
 
-use super::search::{Candidate, Failure, Laboratory, Side, Trial};
+use super::search::{FailedSide, Laboratory, Trial, TrialFailure, TuneCandidate};
 use super::{Goal, Setting, Settings};
 use crate::experiment::generator::Generator;
 use crate::experiment::round::{self, Round};
@@ -41,7 +41,7 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         }
         (self.progress)(&format!("{model}: what can be answered at all"));
         let closed = self
-            .http(&Candidate::of(Setting::new(model), self.settings.connections))
+            .http(&TuneCandidate::of(Setting::new(model), self.settings.connections))
             .map_err(|failure| LabError::Process { what: model.to_string(), why: failure.to_string() })?;
         self.rate = Some((closed.requests_per_s * PART_OF_CAPACITY).max(1.0).round());
         Ok(())
@@ -77,17 +77,17 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         vec![format!("{load}; {rounds} interleaved rounds; {pinning}")]
     }
 
-    fn http(&self, candidate: &Candidate) -> Result<Round, Failure> {
-        let Candidate { setting, connections, .. } = candidate;
+    fn http(&self, candidate: &TuneCandidate) -> Result<Round, TrialFailure> {
+        let TuneCandidate { setting, connections, .. } = candidate;
         self.size(candidate)?;
         if let (_, Some(why)) = affordable(*connections) {
-            return Err(Failure { side: Side::Load, why });
+            return Err(TrialFailure { side: FailedSide::Load, why });
         }
         let options = setting.options();
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let mut server =
             ServerProcess::start(self.bench, Goal::Throughput.service(), setting.model, &options)
-                .map_err(|e| Failure { side: Side::Server, why: e.to_string() })?;
+                .map_err(|e| TrialFailure { side: FailedSide::Server, why: e.to_string() })?;
         let (connections, seconds) = (connections.to_string(), self.window.as_secs_f64().to_string());
         let mut load = vec!["-c", &connections, "-d", &seconds];
         let rate = self.rate.map(|rate| rate.to_string());
@@ -95,33 +95,39 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         load.extend((!self.settings.keep_alive).then_some("--no-keepalive"));
         let round = round::load(Generator::here(self.bench), &server.url, server.process.id(), &load);
         let round = round.map_err(|e| match server.process.has_ended() {
-            true => Failure { side: Side::Server, why: server.process.failure("ended".into()).to_string() },
-            false => Failure { side: Side::Unknown, why: e.to_string() },
+            true => TrialFailure {
+                side: FailedSide::Server,
+                why: server.process.failure("ended".into()).to_string(),
+            },
+            false => TrialFailure { side: FailedSide::Unknown, why: e.to_string() },
         })?;
         if round.failed > 0 {
             let side = match round.verdict.limited_by {
-                LimitedBy::Server => Side::Server,
-                LimitedBy::Generator => Side::Load,
-                LimitedBy::Neither => Side::Unknown,
+                LimitedBy::Server => FailedSide::Server,
+                LimitedBy::Generator => FailedSide::Load,
+                LimitedBy::Neither => FailedSide::Unknown,
             };
             let why = format!("{} requests failed or were not answered in time", round.failed);
-            return Err(Failure { side, why });
+            return Err(TrialFailure { side, why });
         }
         Ok(round)
     }
 
     /// Whether this machine can give both sides so many connections.
-    fn size(&self, Candidate { setting, connections, .. }: &Candidate) -> Result<sizing::Sizing, Failure> {
-        let source = sizing::Source::Here(Model::best().model);
-        let plan = sizing::size(sizing::Limits::here(), setting.model, source, *connections);
+    fn size(
+        &self,
+        TuneCandidate { setting, connections, .. }: &TuneCandidate,
+    ) -> Result<sizing::Sizing, TrialFailure> {
+        let source = sizing::LoadSource::Here(Model::best().model);
+        let plan = sizing::size(sizing::MachineLimits::here(), setting.model, source, *connections);
         match &plan.note {
-            Some(why) => Err(Failure { side: side_of(&plan), why: why.clone() }),
+            Some(why) => Err(TrialFailure { side: side_of(&plan), why: why.clone() }),
             None => Ok(plan),
         }
     }
 
-    fn resting(&self, candidate: &Candidate) -> Result<Trial, Failure> {
-        let Candidate { setting, .. } = candidate;
+    fn resting(&self, candidate: &TuneCandidate) -> Result<Trial, TrialFailure> {
+        let TuneCandidate { setting, .. } = candidate;
         let plan = self.size(candidate)?;
         let most = plan.server_connections.to_string();
         let own = setting.options();
@@ -130,15 +136,18 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
             vec!["--max-connections", &most, "--defer-accept", "none", "--first-byte-timeout", "none"];
         options.extend(own.iter().map(String::as_str));
         let server = ServerProcess::start(self.bench, Goal::Connections.service(), setting.model, &options)
-            .map_err(|e| Failure { side: Side::Server, why: e.to_string() })?;
-        let unknown = |why: String| Failure { side: Side::Unknown, why };
+            .map_err(|e| TrialFailure { side: FailedSide::Server, why: e.to_string() })?;
+        let unknown = |why: String| TrialFailure { side: FailedSide::Unknown, why };
         let row =
             connections::measure(Generator::here(self.bench), setting.model, server, &plan, self.window)
                 .map_err(|e| unknown(e.to_string()))?;
         if let Some(why) = connections::shortfall(&row) {
             // What the kernel has established is the server's to answer and to hold.
             let is_established = row.connected >= row.load.connections as u64;
-            return Err(Failure { side: if is_established { Side::Server } else { Side::Unknown }, why });
+            return Err(TrialFailure {
+                side: if is_established { FailedSide::Server } else { FailedSide::Unknown },
+                why,
+            });
         }
         let user = row.user_bytes_each.ok_or_else(|| unknown("no connection was established".into()))?;
         // Memory has no limit that a load could be: every connection stood and had its message back, or there is no
@@ -149,16 +158,16 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
 }
 
 /// Who lacks what there is too little of. Memory is both sides'.
-fn side_of(plan: &sizing::Sizing) -> Side {
+fn side_of(plan: &sizing::Sizing) -> FailedSide {
     match plan.bound.as_ref().map(|bound| bound.scarce) {
-        Some(sizing::Scarce::ServerDescriptors | sizing::Scarce::Threads) => Side::Server,
-        Some(sizing::Scarce::LoadDescriptors | sizing::Scarce::Ports) => Side::Load,
-        Some(sizing::Scarce::Memory) | None => Side::Unknown,
+        Some(sizing::Scarce::ServerDescriptors | sizing::Scarce::Threads) => FailedSide::Server,
+        Some(sizing::Scarce::LoadDescriptors | sizing::Scarce::Ports) => FailedSide::Load,
+        Some(sizing::Scarce::Memory) | None => FailedSide::Unknown,
     }
 }
 
 impl<P: FnMut(&str)> Laboratory for Workbench<'_, P> {
-    fn measure(&mut self, stage: &str, candidate: &Candidate) -> Result<Trial, Failure> {
+    fn measure(&mut self, stage: &str, candidate: &TuneCandidate) -> Result<Trial, TrialFailure> {
         (self.progress)(&format!("{stage}: {}", candidate.name));
         let of = |figure: f64, round: Round| Trial {
             figure,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::Model;
 
 use super::generator::Generator;
-use super::round::{self, Figures, Length, Requests, Round};
+use super::round::{self, Figures, Length, Round, RoundLoad};
 use super::{LeftOut, ServerProcess, affordable, contestants};
 use crate::run::Facts;
 use crate::spread::Spread;
@@ -86,7 +86,7 @@ pub struct Row {
 
 /// All rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Table {
+pub struct ResultTable {
     /// Requests of each round.
     pub requests: u64,
     /// Rounds of each row.
@@ -118,10 +118,14 @@ impl Contestant {
 
 /// Builds and measures all; within each round they alternate, so that a slow moment of the machine affects all alike.
 /// `progress` is called before each step.
-pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> Table {
+pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
-    let mut table =
-        Table { requests: settings.requests, repeats: settings.repeats, left_out, ..Table::default() };
+    let mut table = ResultTable {
+        requests: settings.requests,
+        repeats: settings.repeats,
+        left_out,
+        ..ResultTable::default()
+    };
     let mut all: Vec<Contestant> = Vec::new();
     for peer in &settings.peers {
         progress(&format!("building {}", peer.name));
@@ -193,7 +197,7 @@ fn warmed_up(bench: &Bench, url: &str, pid: u32, case: Case, count: u64) -> Resu
     let Case { keep_alive, concurrency } = case;
     let few = (count / WARM_UP).max(concurrency as u64);
     let generator = Generator::here(bench);
-    let load = |count| Requests { concurrency, length: Length::Requests(count), keep_alive };
+    let load = |count| RoundLoad { concurrency, length: Length::Requests(count), keep_alive };
     let first = round::http(generator, url, pid, load(few))?;
     let least = PAGE_BYTES as f64;
     if !(least..=least + HEAD_BYTES).contains(&first.bytes_each) {

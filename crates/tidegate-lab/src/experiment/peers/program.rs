@@ -15,13 +15,13 @@ const LISTEN: &str = "{listen}";
 
 /// An HTTP server, started anew for each round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Program {
+pub struct ServerProgram {
     words: Vec<String>,
     path: String,
     folder: PathBuf,
 }
 
-impl Program {
+impl ServerProgram {
     /// Of a command line with `{model}` and `{listen}` in it, run in this folder, and asked for this path.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Program {
     }
 }
 
-impl fmt::Display for Program {
+impl fmt::Display for ServerProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.words.first().map_or("", String::as_str))
     }
@@ -70,8 +70,8 @@ impl fmt::Display for Program {
 mod tests {
     use super::*;
 
-    fn program(line: &str, path: &str) -> Result<Program, LabError> {
-        Program::new(line.split('|').map(str::to_owned).collect(), path.into(), "/a folder".into())
+    fn program(line: &str, path: &str) -> Result<ServerProgram, LabError> {
+        ServerProgram::new(line.split('|').map(str::to_owned).collect(), path.into(), "/a folder".into())
     }
 
     #[test]

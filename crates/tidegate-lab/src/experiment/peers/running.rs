@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tidegate::system;
 
 use super::PAGE_BYTES;
-use super::scenario::{PeerProgram, Places, shell};
+use super::scenario::{PeerProgram, Placeholders, shell};
 use crate::process::{ProcessGroup, ends_with_the_lab};
 use crate::{Bench, LabError};
 
@@ -39,7 +39,7 @@ impl RunningPeer {
         let failed = |why: String| LabError::Process { what: peer.name.clone(), why };
         let port = free_port().map_err(|e| failed(format!("no free port: {e}")))?;
         let cpu = bench.server_cpus.first().copied().unwrap_or(0);
-        let places = Places { port, cpu, dir: folder(), build, here: peer.here.clone() };
+        let places = Placeholders { port, cpu, dir: folder(), build, here: peer.here.clone() };
         furnish(peer, &places).map_err(|e| failed(format!("{}: {e}", places.dir.display())))?;
         let command = if keep_alive { &peer.start } else { peer.start_close.as_ref().unwrap_or(&peer.start) };
         let (child, group) = spawn(bench, &places, command).map_err(|e| failed(format!("{command}: {e}")))?;
@@ -110,7 +110,7 @@ impl Drop for RunningPeer {
 }
 
 /// On the server's processors: a thread keeps to them and hands that down to what it starts (`sched_setaffinity(2)`).
-fn spawn(bench: &Bench, places: &Places, command: &str) -> std::io::Result<(Child, ProcessGroup)> {
+fn spawn(bench: &Bench, places: &Placeholders, command: &str) -> std::io::Result<(Child, ProcessGroup)> {
     let log = std::fs::File::create(places.dir.join("log"))?;
     let mut shell = shell(&places.command(command));
     ends_with_the_lab(&mut shell).stdout(log.try_clone()?).stderr(log).current_dir(&places.dir);
@@ -127,7 +127,7 @@ fn spawn(bench: &Bench, places: &Places, command: &str) -> std::io::Result<(Chil
 }
 
 /// The page and the peer's own files.
-fn furnish(peer: &PeerProgram, places: &Places) -> std::io::Result<()> {
+fn furnish(peer: &PeerProgram, places: &Placeholders) -> std::io::Result<()> {
     let www = places.dir.join("www");
     std::fs::create_dir_all(&www)?;
     std::fs::write(www.join("index.html"), "x".repeat(PAGE_BYTES))?;

@@ -145,7 +145,7 @@ fn read(path: &Path) -> Result<Vec<PeerProgram>, LabError> {
 
 /// What place-holders stand for.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct Placeholders {
     pub(super) port: u16,
     pub(super) cpu: usize,
     pub(super) dir: PathBuf,
@@ -153,7 +153,7 @@ pub(super) struct Places {
     pub(super) here: PathBuf,
 }
 
-impl Places {
+impl Placeholders {
     /// The text with its place-holders filled in, for a file.
     pub(super) fn fill(&self, text: &str) -> String {
         self.fill_with(text, |path| path.display().to_string())
@@ -192,8 +192,13 @@ impl PeerProgram {
     /// Sees that all it takes is installed, and builds it; says where, or why it cannot be measured.
     pub(super) fn prepare(&self, cache: &Path) -> Result<PathBuf, String> {
         let build = cache.join("build").join(&self.name);
-        let places =
-            Places { port: 0, cpu: 0, dir: build.clone(), build: build.clone(), here: self.here.clone() };
+        let places = Placeholders {
+            port: 0,
+            cpu: 0,
+            dir: build.clone(),
+            build: build.clone(),
+            here: self.here.clone(),
+        };
         let remedy = if self.install.is_empty() { String::new() } else { format!(": {}", self.install) };
         if let Some(check) = &self.check {
             let status = shell(&places.command(check)).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -284,8 +289,13 @@ mod tests {
 
     #[test]
     fn place_holders_are_filled_and_quoted_for_the_shell_only() {
-        let places =
-            Places { port: 7, cpu: 1, dir: "/a b".into(), build: "/it's".into(), here: "/plain".into() };
+        let places = Placeholders {
+            port: 7,
+            cpu: 1,
+            dir: "/a b".into(),
+            build: "/it's".into(),
+            here: "/plain".into(),
+        };
         assert_eq!(places.fill("{port} {cpu} {dir}/x {y}"), "7 1 /a b/x {y}");
         assert_eq!(places.command("{dir}/x {build} {here}/y"), "'/a b'/x '/it'\\''s' /plain/y");
     }

@@ -13,7 +13,7 @@ struct Fake {
     factors: BTreeMap<&'static str, f64>,
     failing: Vec<&'static str>,
     /// Whose the failures are.
-    side: Side,
+    side: FailedSide,
     limit: LimitedBy,
     /// Who is the limit of a candidate instead, in this many of every five rounds.
     limits: BTreeMap<&'static str, (LimitedBy, usize)>,
@@ -27,7 +27,7 @@ impl Fake {
         Self {
             factors,
             failing: Vec::new(),
-            side: Side::Server,
+            side: FailedSide::Server,
             limit: LimitedBy::Server,
             limits: BTreeMap::new(),
             trials_left: 10_000,
@@ -37,11 +37,11 @@ impl Fake {
 }
 
 impl Laboratory for Fake {
-    fn measure(&mut self, _: &str, candidate: &Candidate) -> Result<Trial, Failure> {
+    fn measure(&mut self, _: &str, candidate: &TuneCandidate) -> Result<Trial, TrialFailure> {
         self.trials_left = self.trials_left.saturating_sub(1);
         self.asked.push(candidate.name.clone());
         if self.failing.contains(&candidate.name.as_str()) {
-            return Err(Failure { side: self.side, why: "broken".into() });
+            return Err(TrialFailure { side: self.side, why: "broken".into() });
         }
         let by_value =
             candidate.setting.values.iter().map(|(&knob, &v)| format!("{} {}", knob.name(), knob.text(v)));
@@ -88,17 +88,17 @@ fn epoll() -> Setting {
     Setting::new(Model::Epoll)
 }
 
-fn knobs(fake: &mut Fake, start: Setting) -> (Setting, Found) {
+fn knobs(fake: &mut Fake, start: Setting) -> (Setting, SearchResult) {
     let settings = settings(Goal::Throughput);
     let mut descent = Descent::new(fake, &settings, |_| {});
     let chosen = descent.knobs(start, 2, 2);
     (chosen, descent.found())
 }
 
-fn model(fake: &mut Fake) -> (Option<Setting>, Stage) {
+fn model(fake: &mut Fake) -> (Option<Setting>, SearchStage) {
     let settings = settings(Goal::Throughput);
     let mut descent = Descent::new(fake, &settings, |_| {});
-    let models = [Model::Epoll, Model::Uring, Model::Poll].map(|m| Candidate::of(Setting::new(m), 100));
+    let models = [Model::Epoll, Model::Uring, Model::Poll].map(|m| TuneCandidate::of(Setting::new(m), 100));
     let chosen = descent.model(models.into());
     (chosen, descent.found().stages.remove(0))
 }
@@ -197,7 +197,7 @@ fn a_budget_that_is_over_ends_the_search_and_decides_nothing() {
     fake.trials_left = 8; // two rounds and a bit: too few to judge
     let settings = settings(Goal::Throughput);
     let mut descent = Descent::new(&mut fake, &settings, |_| {});
-    let models = [Model::Epoll, Model::Uring, Model::Poll].map(|m| Candidate::of(Setting::new(m), 100));
+    let models = [Model::Epoll, Model::Uring, Model::Poll].map(|m| TuneCandidate::of(Setting::new(m), 100));
     let chosen = descent.model(models.into()).unwrap();
     assert_eq!(chosen, epoll());
     assert_eq!(descent.knobs(chosen.clone(), 2, 2), epoll());
@@ -207,7 +207,7 @@ fn a_budget_that_is_over_ends_the_search_and_decides_nothing() {
     assert_eq!(fake.asked.len(), 8);
 }
 
-fn cap(fake: &mut Fake, goal: Goal) -> (Option<u64>, Stage) {
+fn cap(fake: &mut Fake, goal: Goal) -> (Option<u64>, SearchStage) {
     let settings = settings(goal);
     let mut descent = Descent::new(fake, &settings, |_| {});
     let ladder = [10, 100, 1_000, 10_000];
@@ -249,7 +249,7 @@ fn the_most_connections_that_stood_are_the_cap() {
 #[test]
 fn what_the_load_could_not_open_is_no_limit_of_the_server() {
     for (side, says) in
-        [(Side::Load, "with 1000 the load failed: broken"), (Side::Unknown, "with 1000 broken")]
+        [(FailedSide::Load, "with 1000 the load failed: broken"), (FailedSide::Unknown, "with 1000 broken")]
     {
         for goal in [Goal::Connections, Goal::Throughput, Goal::P99, Goal::Cpu] {
             let mut fake = Fake::new(&[("10000", if goal == Goal::Throughput { 0.5 } else { 2.0 })]);
@@ -332,7 +332,7 @@ fn nothing_is_written_of_what_was_not_judged() {
         (fake.trials_left, fake.limit) = (trials, limit);
         let settings = Settings { budget: Duration::from_secs(7), ..settings(goal) };
         let mut descent = Descent::new(&mut fake, &settings, |_| {});
-        let models = [Model::Epoll, Model::Poll].map(|m| Candidate::of(Setting::new(m), 100));
+        let models = [Model::Epoll, Model::Poll].map(|m| TuneCandidate::of(Setting::new(m), 100));
         let chosen = descent.model(models.into()).unwrap();
         descent.knee(chosen, &[10, 100]);
         crate::tune::refuse_what_was_not_judged(&descent.found(), &settings).map_err(|e| e.to_string())
