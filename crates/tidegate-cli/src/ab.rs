@@ -17,7 +17,7 @@ use crate::compare::number;
 use crate::limits::{at_least_one, time};
 use crate::out;
 use crate::out::json::Json;
-use crate::{Failure, Outcome, usage};
+use crate::{CommandResult, Failure, usage};
 
 /// Options of `ab`.
 #[derive(clap::Args)]
@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 /// Runs the command: exit code 1 if NEW costs more, 2 if that could not be found out, as `diff` has it.
-pub fn run(args: Args) -> Outcome {
+pub fn run(args: Args) -> CommandResult {
     let settings = args.settings().map_err(Failure::Usage)?;
     let mut json = Json::open(args.json.as_deref())?;
     let _ = system::raise_descriptor_limit(); // `connections` are checked against what there is

@@ -11,7 +11,7 @@ use crate::limits::{at_least_one, signed_seconds};
 use crate::log::note;
 use crate::nats::{NatsArgs, failure, name_or_host};
 use crate::system::signals;
-use crate::{Failure, Outcome};
+use crate::{CommandResult, Failure};
 
 /// Options of `agent`.
 #[derive(clap::Args)]
@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 /// Waits for loads until a signal.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     let allow = AllowList::parse(&args.allow).map_err(|why| Failure::Usage(anyhow!(why)))?;
     if !args.cpus.is_empty() {
         let pinned = system::pin_to_cpus(&args.cpus);

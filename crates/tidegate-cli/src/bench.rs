@@ -21,13 +21,13 @@ use crate::limits::{at_least_one, count_in, each_model, size, time};
 use crate::nats::NatsArgs;
 use crate::out::{self, complain, say};
 use crate::system::signals;
-use crate::{Failure, Outcome, usage};
+use crate::{CommandResult, Failure, usage};
 
 /// Options of `bench`.
 #[derive(clap::Args)]
 pub struct Args {
     /// What to measure [default: which model to use on this machine, in about a minute].
-    experiment: Option<Experiment>,
+    experiment: Option<ExperimentName>,
     /// Fewer points and shorter windows.
     #[arg(long)]
     quick: bool,
@@ -120,7 +120,7 @@ struct AgentArgs {
 
 impl AgentArgs {
     /// None unless agents were asked for.
-    fn settings(&self, experiment: Option<Experiment>) -> Result<Option<Agents>, Failure> {
+    fn settings(&self, experiment: Option<ExperimentName>) -> Result<Option<Agents>, Failure> {
         let url = self.access.broker(self.nats.as_deref())?;
         let (Some(url), Some(count)) = (url, self.agents) else { return Ok(None) };
         if let Some((what, why)) = without_agents(experiment) {
@@ -135,28 +135,30 @@ impl AgentArgs {
 }
 
 /// What agents cannot do, and why.
-fn without_agents(experiment: Option<Experiment>) -> Option<(&'static str, &'static str)> {
+fn without_agents(experiment: Option<ExperimentName>) -> Option<(&'static str, &'static str)> {
     Some(match experiment {
-        Some(Experiment::Concurrency | Experiment::Connections) => return None,
+        Some(ExperimentName::Concurrency | ExperimentName::Connections) => return None,
         None => ("`bench` without an experiment", "it is about server and load on one machine"),
-        Some(Experiment::All) => ("`bench all`", "some of it needs server and load on one machine"),
-        Some(Experiment::Models) => ("`bench models`", "its load reads the server's process statistics"),
-        Some(Experiment::Demand) => {
+        Some(ExperimentName::All) => ("`bench all`", "some of it needs server and load on one machine"),
+        Some(ExperimentName::Models) => ("`bench models`", "its load reads the server's process statistics"),
+        Some(ExperimentName::Demand) => {
             ("`bench demand`", "its schedule and its processor time belong to one machine")
         }
-        Some(Experiment::Reuse) => ("`bench reuse`", "its load reads the server's process statistics"),
-        Some(Experiment::Memory) => ("`bench memory`", "it counts the memory of both ends on one machine"),
-        Some(Experiment::Files) => ("`bench files`", "its load reads the server's process statistics"),
-        Some(Experiment::Survival) => ("`bench survival`", "attacks stay on this machine"),
-        Some(Experiment::Udp) => ("`bench udp`", "agents run connection loads only"),
-        Some(Experiment::App) => ("`bench app`", "the program is started for this machine only"),
-        Some(Experiment::Peers) => ("`bench peers`", "other servers are started for this machine only"),
-        Some(Experiment::Latency) => ("`bench latency`", "it measures transports within one machine"),
+        Some(ExperimentName::Reuse) => ("`bench reuse`", "its load reads the server's process statistics"),
+        Some(ExperimentName::Memory) => {
+            ("`bench memory`", "it counts the memory of both ends on one machine")
+        }
+        Some(ExperimentName::Files) => ("`bench files`", "its load reads the server's process statistics"),
+        Some(ExperimentName::Survival) => ("`bench survival`", "attacks stay on this machine"),
+        Some(ExperimentName::Udp) => ("`bench udp`", "agents run connection loads only"),
+        Some(ExperimentName::App) => ("`bench app`", "the program is started for this machine only"),
+        Some(ExperimentName::Peers) => ("`bench peers`", "other servers are started for this machine only"),
+        Some(ExperimentName::Latency) => ("`bench latency`", "it measures transports within one machine"),
     })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Experiment {
+enum ExperimentName {
     /// Every experiment except peers: long, and shorter with --quick; a terminal shows the time left.
     All,
     /// Table 6-3: an echo server on every model with up to 50,000 clients: unlimited, not waiting for answers, and
@@ -191,7 +193,7 @@ enum Experiment {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Outcome {
+pub fn run(args: Args) -> CommandResult {
     report::prepare(&args.out).map_err(usage)?;
     // A failure leaves the limit as it is; the experiments say what they could not afford.
     let _ = system::raise_descriptor_limit();
@@ -202,7 +204,7 @@ pub fn run(args: Args) -> Outcome {
     }
     let plan = args.plan()?;
     end_children_with_this_program()?;
-    let mut progress = Progress::new(Timetable::new(plan.iter().map(AsRef::as_ref)));
+    let mut progress = BenchProgress::new(Timetable::new(plan.iter().map(AsRef::as_ref)));
     let mut results = Results::new(&bench);
     for experiment in &plan {
         results.circumstances.settings.extend(experiment.facts());
@@ -264,12 +266,12 @@ pub(crate) fn progress_bar(steps: u64) -> ProgressBar {
 }
 
 /// A bar as long as the expected time, with the time that is left.
-struct Progress {
+struct BenchProgress {
     bar: ProgressBar,
     timetable: Timetable,
 }
 
-impl Progress {
+impl BenchProgress {
     fn new(timetable: Timetable) -> Self {
         let total = timetable.total().as_millis() as u64;
         let bar = ProgressBar::with_draw_target(Some(total), progress_target());

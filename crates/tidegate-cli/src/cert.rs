@@ -15,7 +15,7 @@ use time::{Duration, OffsetDateTime};
 
 use crate::out::say;
 use crate::system::create_private;
-use crate::{Failure, Outcome};
+use crate::{CommandResult, Failure};
 
 /// Options of `cert`.
 #[derive(clap::Args)]
@@ -49,7 +49,7 @@ struct Papers {
 }
 
 /// Runs the command.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     let [ca, cert, key] = ["ca.pem", "cert.pem", "key.pem"].map(|name| args.dir.join(name));
     if !args.force
         && let Some(there) = [&ca, &cert, &key].into_iter().find(|path| path.symlink_metadata().is_ok())

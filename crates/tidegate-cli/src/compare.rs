@@ -9,7 +9,7 @@ use tidegate_lab::run::{Circumstances, Run};
 
 use crate::out;
 use crate::out::json::Json;
-use crate::{Failure, Outcome, usage};
+use crate::{CommandResult, Failure, usage};
 
 /// Options of `compare`.
 #[derive(clap::Args)]
@@ -31,7 +31,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Outcome {
+pub fn run(args: Args) -> CommandResult {
     if !(0.0..100.0).contains(&args.margin) {
         return Err(Failure::Usage(anyhow!("--margin {} is not from 0 to 100 percent", args.margin)));
     }

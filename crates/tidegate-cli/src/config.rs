@@ -77,10 +77,10 @@ impl Beside<'_> {
                 "is for the service {name}; write `serve --config FILE {name}`, not {other}"
             ));
         }
-        let process =
-            Part { command: serve, name: "the top of the file", given: Some(seen) }.words(process)?;
+        let process = ConfigSection { command: serve, name: "the top of the file", given: Some(seen) }
+            .words(process)?;
         let given_here = seen_service.map(|(_, seen)| seen);
-        let server = Part { command: service, name: table, given: given_here }.words(&server)?;
+        let server = ConfigSection { command: service, name: table, given: given_here }.words(&server)?;
 
         let stem = || given.iter().take(1).cloned().chain([COMMAND.into(), name.into()]).collect();
         let alone = parsed(cli, with(stem(), [&process.all, &server.all]));
@@ -155,7 +155,7 @@ fn service<'a>(
 }
 
 /// A part of the file, and the command whose options its keys are.
-struct Part<'a> {
+struct ConfigSection<'a> {
     command: &'a Command,
     name: &'a str,
     /// What the command line says about the same options.
@@ -164,7 +164,7 @@ struct Part<'a> {
 
 /// Arguments of a part of the file.
 #[derive(Default)]
-struct Words {
+struct SectionArgs {
     /// Of every key.
     all: Placed,
     /// Of the keys that are not on the command line.
@@ -199,9 +199,9 @@ fn with(mut arguments: Vec<OsString>, parts: [&Placed; 2]) -> Vec<OsString> {
     arguments
 }
 
-impl Part<'_> {
-    fn words(&self, table: &Table) -> anyhow::Result<Words> {
-        let mut words = Words::default();
+impl ConfigSection<'_> {
+    fn words(&self, table: &Table) -> anyhow::Result<SectionArgs> {
+        let mut words = SectionArgs::default();
         for (key, value) in table {
             let arg = self.arg(key)?;
             let placed = placed(key, arg, value).with_context(|| self.name.to_owned())?;

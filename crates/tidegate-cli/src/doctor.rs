@@ -6,7 +6,7 @@ use comfy_table::{ColumnConstraint, Width};
 use serde_json::{Value, json};
 use tidegate::{Availability, Choice, Model, Policy, system};
 
-use crate::{Outcome, fastpath, out};
+use crate::{CommandResult, fastpath, out};
 
 /// Options of `doctor`.
 #[derive(clap::Args)]
@@ -17,7 +17,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Outcome {
+pub fn run(args: Args) -> CommandResult {
     let limits = limits();
     let text = if args.json { format!("{:#}\n", as_json(&limits)) } else { as_tables(&limits) };
     out::put(format_args!("{text}"))?;

@@ -1,7 +1,7 @@
 //! How a command ends.
 
 /// What a command returns.
-pub type Outcome = Result<std::process::ExitCode, Failure>;
+pub type CommandResult = Result<std::process::ExitCode, Failure>;
 
 /// How a command failed.
 pub enum Failure {

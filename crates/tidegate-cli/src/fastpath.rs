@@ -41,13 +41,13 @@ mod linux {
     use crate::log::note;
     use crate::out::say;
     use crate::system::signals;
-    use crate::{Failure, Outcome};
+    use crate::{CommandResult, Failure};
 
     /// How often signals and the command are checked.
     const LOOK: Duration = Duration::from_millis(50);
 
     /// Runs the command.
-    pub fn run(args: Args) -> Outcome {
+    pub fn run(args: Args) -> CommandResult {
         let stopping = signals::flag_of_the_first()?;
         // In this order: a permission error leaves no group behind.
         let mut map = Sockmap::load(args.connections).map_err(|e| Failure::Run(e.into()))?;
@@ -111,7 +111,7 @@ mod linux {
     }
 
     /// As shells do: 128 plus the signal number.
-    fn code(status: ExitStatus) -> Outcome {
+    fn code(status: ExitStatus) -> CommandResult {
         use std::os::unix::process::ExitStatusExt as _;
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
         let code = code.and_then(|code| u8::try_from(code).ok());
@@ -125,7 +125,7 @@ mod other {
     use anyhow::anyhow;
 
     use super::Args;
-    use crate::{Failure, Outcome};
+    use crate::{CommandResult, Failure};
 
     pub fn shared_memory() -> Result<(), String> {
         Err("it requires Linux".into())
@@ -135,7 +135,7 @@ mod other {
         Err("it requires Linux".into())
     }
 
-    pub fn run(_: Args) -> Outcome {
+    pub fn run(_: Args) -> CommandResult {
         Err(Failure::Usage(anyhow!("fastpath requires Linux: this system has no sockmap")))
     }
 }

@@ -14,7 +14,7 @@ use crate::log::note;
 
 /// Why a server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ExitReason {
     /// SIGTERM or SIGINT, or Ctrl-C.
     Signal,
     /// A successor accepts in its place.
@@ -45,7 +45,7 @@ pub trait Up {
     /// Fails its readiness probe, and accepts no successor any more.
     fn unready(&mut self);
     /// Starts stopping; later calls have no effect.
-    fn stop(&mut self, end: End);
+    fn stop(&mut self, end: ExitReason);
     /// Waits until it has stopped, and returns the result.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ pub trait Up {
 /// A command to running servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "changes come as signals, which not every system has")]
-pub enum Word {
+pub enum ServerCommand {
     /// Stop, all of them.
     Stop,
     /// A successor accepts in the place of the server with this number.
@@ -80,20 +80,20 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Waits for the end, regularly checking for a broken server, and executes commands. A server with a successor stops
 /// immediately; when none is left, it returns.
-pub fn wait(words: &Receiver<Word>, servers: &mut [Box<dyn Up>]) -> End {
+pub fn wait(words: &Receiver<ServerCommand>, servers: &mut [Box<dyn Up>]) -> ExitReason {
     loop {
         match words.recv_timeout(LOOK) {
-            Ok(Word::Stop) | Err(RecvTimeoutError::Disconnected) => return End::Signal,
-            Ok(Word::Change(change)) => servers.iter().for_each(|server| server.follow(change)),
-            Ok(Word::Succeeded(number)) => {
-                servers.iter_mut().skip(number).take(1).for_each(|server| server.stop(End::Succeeded));
+            Ok(ServerCommand::Stop) | Err(RecvTimeoutError::Disconnected) => return ExitReason::Signal,
+            Ok(ServerCommand::Change(change)) => servers.iter().for_each(|server| server.follow(change)),
+            Ok(ServerCommand::Succeeded(number)) => {
+                servers.iter_mut().skip(number).take(1).for_each(|server| server.stop(ExitReason::Succeeded));
                 if servers.iter().all(|server| server.is_stopped()) {
-                    return End::Succeeded;
+                    return ExitReason::Succeeded;
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(number) = servers.iter().position(|server| server.is_broken()) {
-                    return End::Broken(number);
+                    return ExitReason::Broken(number);
                 }
             }
         }
@@ -173,7 +173,7 @@ mod tests {
     #[derive(Default)]
     struct Seen {
         followed: Vec<ServerChange>,
-        stopped: Option<End>,
+        stopped: Option<ExitReason>,
     }
 
     type Watched = Rc<RefCell<Seen>>;
@@ -205,7 +205,7 @@ mod tests {
         fn is_stopped(&self) -> bool {
             self.seen.borrow().stopped.is_some()
         }
-        fn stop(&mut self, end: End) {
+        fn stop(&mut self, end: ExitReason) {
             self.seen.borrow_mut().stopped = Some(end);
         }
         fn finish(self: Box<Self>) -> anyhow::Result<()> {
@@ -228,16 +228,16 @@ mod tests {
     #[test]
     fn a_broken_server_is_noticed_without_anybody_saying_so() {
         let (_words, told) = mpsc::channel();
-        assert_eq!(wait(&told, &mut two(true).0), End::Broken(1));
+        assert_eq!(wait(&told, &mut two(true).0), ExitReason::Broken(1));
     }
 
     #[test]
     fn words_are_heard_by_all_before_anybody_looks_who_is_broken() {
         let (words, told) = mpsc::channel();
         let (mut servers, seen) = two(true);
-        words.send(Word::Change(ServerChange::Strategy(Strategy::Throughput))).unwrap();
-        words.send(Word::Stop).unwrap();
-        assert_eq!(wait(&told, &mut servers), End::Signal);
+        words.send(ServerCommand::Change(ServerChange::Strategy(Strategy::Throughput))).unwrap();
+        words.send(ServerCommand::Stop).unwrap();
+        assert_eq!(wait(&told, &mut servers), ExitReason::Signal);
         for seen in seen {
             assert_eq!(seen.borrow().followed, [ServerChange::Strategy(Strategy::Throughput)]);
         }
@@ -247,12 +247,12 @@ mod tests {
     fn a_server_with_a_successor_stops_and_the_others_go_on() {
         let (words, told) = mpsc::channel();
         let (mut servers, seen) = two(false);
-        words.send(Word::Succeeded(1)).unwrap();
-        words.send(Word::Stop).unwrap();
-        assert_eq!(wait(&told, &mut servers), End::Signal);
-        assert_eq!((seen[0].borrow().stopped, seen[1].borrow().stopped), (None, Some(End::Succeeded)));
-        words.send(Word::Succeeded(0)).unwrap();
-        assert_eq!(wait(&told, &mut servers), End::Succeeded);
+        words.send(ServerCommand::Succeeded(1)).unwrap();
+        words.send(ServerCommand::Stop).unwrap();
+        assert_eq!(wait(&told, &mut servers), ExitReason::Signal);
+        assert_eq!((seen[0].borrow().stopped, seen[1].borrow().stopped), (None, Some(ExitReason::Succeeded)));
+        words.send(ServerCommand::Succeeded(0)).unwrap();
+        assert_eq!(wait(&told, &mut servers), ExitReason::Succeeded);
     }
 
     #[test]

@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use failure::{Failure, Outcome, usage};
+use failure::{CommandResult, Failure, usage};
 
 /// A scalable socket server for any I/O model, its load generator, and a lab that measures them on this machine.
 ///
@@ -49,11 +49,11 @@ struct Cli {
     #[command(flatten)]
     log: log::Args,
     #[command(subcommand)]
-    command: Command,
+    command: Subcommands,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum Subcommands {
     /// Run a server.
     Serve(serve::Args),
     /// Generate load against a server, and measure it.
@@ -98,7 +98,7 @@ impl Cli {
 
     fn into_server(self) -> Option<serve::Args> {
         match self.command {
-            Command::Serve(args) => Some(args),
+            Subcommands::Serve(args) => Some(args),
             _ => None,
         }
     }
@@ -128,23 +128,23 @@ fn main() -> ExitCode {
 }
 
 /// Runs the command; only `serve` with a file has several command lines.
-fn run(mut lines: Vec<Cli>) -> Outcome {
+fn run(mut lines: Vec<Cli>) -> CommandResult {
     let rest = lines.split_off(lines.len().min(1));
     let cli = lines.pop().context("no command").map_err(Failure::Usage)?;
     cli.log.start()?;
     match cli.command {
-        Command::Serve(args) => serve::run(args, rest.into_iter().filter_map(Cli::into_server)),
-        Command::Load(args) => load::run(args),
-        Command::Agent(args) => agent::run(&args),
-        Command::Bench(args) => bench::run(args),
-        Command::Compare(args) => compare::run(args),
-        Command::Ab(args) => ab::run(args),
-        Command::Tune(args) => tune::run(args),
-        Command::Fastpath(args) => fastpath::run(args),
-        Command::Doctor(args) => doctor::run(args),
-        Command::Cert(args) => cert::run(&args),
-        Command::Lesson(args) => lesson::run(&args),
-        Command::Completions(args) => shell::completions(Cli::line(), &args),
-        Command::Man(args) => shell::man(Cli::line(), &args),
+        Subcommands::Serve(args) => serve::run(args, rest.into_iter().filter_map(Cli::into_server)),
+        Subcommands::Load(args) => load::run(args),
+        Subcommands::Agent(args) => agent::run(&args),
+        Subcommands::Bench(args) => bench::run(args),
+        Subcommands::Compare(args) => compare::run(args),
+        Subcommands::Ab(args) => ab::run(args),
+        Subcommands::Tune(args) => tune::run(args),
+        Subcommands::Fastpath(args) => fastpath::run(args),
+        Subcommands::Doctor(args) => doctor::run(args),
+        Subcommands::Cert(args) => cert::run(&args),
+        Subcommands::Lesson(args) => lesson::run(&args),
+        Subcommands::Completions(args) => shell::completions(Cli::line(), &args),
+        Subcommands::Man(args) => shell::man(Cli::line(), &args),
     }
 }

@@ -21,7 +21,7 @@ use clap::Subcommand;
 
 use crate::label::{self, Label};
 use crate::limits::in_users_words;
-use crate::{Failure, Outcome};
+use crate::{CommandResult, Failure};
 use how::ServerCommon;
 use stage::PlannedServer;
 
@@ -77,7 +77,7 @@ impl What {
 }
 
 /// Runs the command. `more` are the other servers of a file with several.
-pub fn run(args: Args, more: impl Iterator<Item = Args>) -> Outcome {
+pub fn run(args: Args, more: impl Iterator<Item = Args>) -> CommandResult {
     let is_from_file = args.config.is_some();
     let in_users_words = |e: anyhow::Error| anyhow!("{}", in_users_words(&format!("{e:#}"), is_from_file));
     serve(args, more).map_err(|failure| match failure {
@@ -86,7 +86,7 @@ pub fn run(args: Args, more: impl Iterator<Item = Args>) -> Outcome {
     })
 }
 
-fn serve(args: Args, more: impl Iterator<Item = Args>) -> Outcome {
+fn serve(args: Args, more: impl Iterator<Item = Args>) -> CommandResult {
     let file = args.config.clone();
     if let Some(path) = &args.config {
         tracing::info!(path = %path.display(), "options are also read from a file");

@@ -9,7 +9,7 @@ use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::{Failure, Outcome, out};
+use crate::{CommandResult, Failure, out};
 
 /// Options of `completions`.
 #[derive(clap::Args)]
@@ -26,7 +26,7 @@ pub struct ManArgs {
 }
 
 /// Writes the completion script to stdout.
-pub fn completions(mut cli: Command, args: &CompletionsArgs) -> Outcome {
+pub fn completions(mut cli: Command, args: &CompletionsArgs) -> CommandResult {
     let name = cli.get_name().to_owned();
     let mut script = Vec::new(); // what writes to stdout itself would panic at a pipe that has ended
     clap_complete::generate(args.shell, &mut cli, name, &mut script);
@@ -34,7 +34,7 @@ pub fn completions(mut cli: Command, args: &CompletionsArgs) -> Outcome {
 }
 
 /// Writes pages for `man`.
-pub fn man(cli: Command, args: &ManArgs) -> Outcome {
+pub fn man(cli: Command, args: &ManArgs) -> CommandResult {
     let Some(dir) = &args.dir else {
         let mut page = Vec::new();
         write_page(&cli, &mut page).context("cannot write the page")?;
@@ -97,7 +97,7 @@ fn write_examples(help: &str, page: &mut dyn Write) -> io::Result<()> {
     writeln!(page, ".fi")
 }
 
-fn print(text: &[u8]) -> Outcome {
+fn print(text: &[u8]) -> CommandResult {
     out::put(format_args!("{}", String::from_utf8_lossy(text)))?;
     Ok(ExitCode::SUCCESS)
 }

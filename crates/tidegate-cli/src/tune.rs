@@ -18,14 +18,14 @@ use crate::bench::{end_children_with_this_program, progress_bar};
 use crate::compare::number;
 use crate::limits::{at_least_one, each_model, rate, time};
 use crate::out::{self, say};
-use crate::{Failure, Outcome};
+use crate::{CommandResult, Failure};
 
 /// Options of `tune`.
 #[derive(clap::Args)]
 pub struct Args {
     /// The goal of the tuning.
     #[arg(long, default_value = "throughput")]
-    goal: Wanted,
+    goal: Objective,
     /// Write the settings to this file, for serve --config.
     #[arg(long, value_name = "FILE", default_value = "tidegate.toml")]
     out: PathBuf,
@@ -61,7 +61,7 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Wanted {
+enum Objective {
     /// The highest request rate.
     Throughput,
     /// Very many connections, with as little memory for each as possible.
@@ -73,7 +73,7 @@ enum Wanted {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Outcome {
+pub fn run(args: Args) -> CommandResult {
     args.check().map_err(Failure::Usage)?;
     // On failure the limit stays as it is; skipped trials are reported.
     let _ = system::raise_descriptor_limit();
@@ -113,11 +113,11 @@ impl Args {
         if let Some(model) = self.models.iter().find(|m| !m.availability().is_available()) {
             return Err(anyhow!("the model {model} is unavailable; tidegate doctor says why"));
         }
-        if self.rate.is_some() && !matches!(self.goal, Wanted::P99 | Wanted::Cpu) {
+        if self.rate.is_some() && !matches!(self.goal, Objective::P99 | Objective::Cpu) {
             return Err(anyhow!("--rate requires --goal p99 or cpu; the other goals have no schedule"));
         }
         if let Some(delay) = self.max_delay {
-            if self.goal != Wanted::Cpu {
+            if self.goal != Objective::Cpu {
                 return Err(anyhow!(
                     "--max-delay requires --goal cpu; the other goals gain nothing by delays"
                 ));
@@ -130,7 +130,7 @@ impl Args {
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
             return Err(anyhow!("--rate is not above 0; give requests a second, such as 10000"));
         }
-        if self.no_keepalive && self.goal == Wanted::Connections {
+        if self.no_keepalive && self.goal == Objective::Connections {
             return Err(anyhow!("--no-keepalive contradicts --goal connections, whose connections are idle"));
         }
         Ok(())
@@ -138,10 +138,10 @@ impl Args {
 
     fn settings(&self) -> Settings {
         let goal = match self.goal {
-            Wanted::Throughput => Goal::Throughput,
-            Wanted::Connections => Goal::Connections,
-            Wanted::P99 => Goal::P99,
-            Wanted::Cpu => Goal::Cpu,
+            Objective::Throughput => Goal::Throughput,
+            Objective::Connections => Goal::Connections,
+            Objective::P99 => Goal::P99,
+            Objective::Cpu => Goal::Cpu,
         };
         let (rounds, extent, budget_s) =
             if self.quick { (4, Extent::Quick, 120) } else { (6, Extent::Full, 600) };

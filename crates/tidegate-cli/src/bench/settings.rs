@@ -14,7 +14,7 @@ use tidegate_lab::{
     survival, udp,
 };
 
-use super::{Args, Experiment};
+use super::{Args, ExperimentName};
 use crate::{Failure, usage};
 
 /// A round of the answer, how many, and its idle connections: with seven models and two points not quite a minute. Of
@@ -33,7 +33,7 @@ const ANSWER_POINTS: &[usize] = &[100, 1_000];
 impl Args {
     /// What is to be measured, in order.
     pub(super) fn plan(&self) -> Result<Vec<Box<dyn plan::Experiment>>, Failure> {
-        use Experiment::{
+        use ExperimentName::{
             All, App, Concurrency, Connections, Demand, Files, Latency, Memory, Models, Peers, Reuse,
             Survival, Udp,
         };
@@ -78,22 +78,25 @@ impl Args {
     fn refuse_what_does_not_belong(&self) -> Result<(), Failure> {
         let is = |experiment| self.experiment == Some(experiment);
         let alien = match () {
-            () if !is(Experiment::Peers) && (self.peers.is_some() || !self.only.is_empty()) => {
+            () if !is(ExperimentName::Peers) && (self.peers.is_some() || !self.only.is_empty()) => {
                 Some("--peers and --only are options of `bench peers`")
             }
-            () if !is(Experiment::App) && !self.command.is_empty() => {
+            () if !is(ExperimentName::App) && !self.command.is_empty() => {
                 Some("a command after `--` belongs to `bench app`")
             }
-            () if !is(Experiment::Demand) && !is(Experiment::Files) && !self.rates.is_empty() => {
+            () if !is(ExperimentName::Demand) && !is(ExperimentName::Files) && !self.rates.is_empty() => {
                 Some("--rates belongs to `bench demand` and `bench files`")
             }
-            () if !is(Experiment::Demand) && !self.threads.is_empty() => {
+            () if !is(ExperimentName::Demand) && !self.threads.is_empty() => {
                 Some("--threads belongs to `bench demand`")
             }
-            () if !is(Experiment::Concurrency) && !is(Experiment::Models) && !self.page.is_empty() => {
+            () if !is(ExperimentName::Concurrency)
+                && !is(ExperimentName::Models)
+                && !self.page.is_empty() =>
+            {
                 Some("--page belongs to `bench concurrency` and `bench models`; `bench all` has 1 and 4 KiB")
             }
-            () if !is(Experiment::App) && self.path.is_some() => Some("--path belongs to `bench app`"),
+            () if !is(ExperimentName::App) && self.path.is_some() => Some("--path belongs to `bench app`"),
             () => None,
         };
         alien.map_or(Ok(()), |why| Err(Failure::Usage(anyhow!(why))))
@@ -115,7 +118,7 @@ impl Args {
 
     /// Whether a sentence and its one table are what was asked for.
     pub(super) fn is_short(&self) -> bool {
-        matches!(self.experiment, None | Some(Experiment::App))
+        matches!(self.experiment, None | Some(ExperimentName::App))
     }
 
     fn models_settings(&self) -> models::Settings {
@@ -135,7 +138,9 @@ impl Args {
                 .collect();
         }
         match (self.page.as_slice(), self.experiment) {
-            ([], Some(Experiment::All)) => settings.set_message_bytes(&[models::MESSAGE_BYTES, SMALL_PAGE]),
+            ([], Some(ExperimentName::All)) => {
+                settings.set_message_bytes(&[models::MESSAGE_BYTES, SMALL_PAGE])
+            }
             ([], _) => {}
             (sizes, _) => settings.set_message_bytes(sizes),
         }
@@ -317,7 +322,7 @@ impl Args {
         };
         let sized = |&page_bytes: &usize| concurrency::Settings { page_bytes, ..settings.clone() };
         Ok(match self.experiment {
-            Some(Experiment::All) => small(),
+            Some(ExperimentName::All) => small(),
             _ => self.page.iter().skip(1).map(sized).collect(),
         })
     }
@@ -349,7 +354,7 @@ impl Args {
     }
 
     fn program(&self) -> Result<Option<ServerProgram>, Failure> {
-        if self.experiment != Some(Experiment::App) {
+        if self.experiment != Some(ExperimentName::App) {
             return Ok(None);
         }
         let folder = std::env::current_dir().context("the current directory")?;

@@ -176,7 +176,7 @@ fn every_option_of_a_server_has_a_key() {
     for service in serve.get_subcommands().filter(|c| c.get_name() != "help") {
         for arg in service.get_arguments().filter(|a| !["help", "version"].contains(&a.get_id().as_str())) {
             let command = if arg.is_global_set() { serve } else { service };
-            let part = Part { command, name: "", given: None };
+            let part = ConfigSection { command, name: "", given: None };
             assert!(arg.get_id() == OPTION || part.arg(name(arg)).is_ok(), "{}", arg.get_id());
         }
     }

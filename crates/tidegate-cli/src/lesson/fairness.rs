@@ -61,7 +61,7 @@ fn measure() -> anyhow::Result<Measured> {
 /// Holds the server until two clients have sent all they have, and returns how many messages of one of them are then
 /// handled in a row.
 fn longest_row(service: Greedy) -> anyhow::Result<usize> {
-    let record = Arc::new(Record::default());
+    let record = Arc::new(ServedOrder::default());
     let service = Greedy { record: Some(Arc::clone(&record)), ..service };
     let (addr, _running) = host::serve(service, host::policy(), None, anywhere())?;
     let [mut first, mut one, mut other] = [host::connect(addr)?, host::connect(addr)?, host::connect(addr)?];
@@ -79,13 +79,13 @@ fn longest_row(service: Greedy) -> anyhow::Result<usize> {
 
 /// Which connection each message was of, from when the server was let go.
 #[derive(Default)]
-struct Record {
+struct ServedOrder {
     order: Mutex<Vec<usize>>,
     is_open: Mutex<bool>,
     opens: Condvar,
 }
 
-impl Record {
+impl ServedOrder {
     fn open(&self) {
         *self.is_open.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.opens.notify_all();
@@ -105,13 +105,13 @@ struct Greedy {
     /// Whether a session takes one message at a time. In the lesson it does not: that is the fault.
     is_fair: bool,
     /// Where it is noted what was handled, instead of the cost.
-    record: Option<Arc<Record>>,
+    record: Option<Arc<ServedOrder>>,
 }
 
 struct GreedySession {
     connection: usize,
     is_fair: bool,
-    record: Option<Arc<Record>>,
+    record: Option<Arc<ServedOrder>>,
 }
 
 impl Service for Greedy {

@@ -29,7 +29,7 @@ use question::{Judgement, Measured, Question};
 
 use crate::out::{put, say};
 use crate::system::signals;
-use crate::{Failure, Outcome};
+use crate::{CommandResult, Failure};
 
 /// Options of `lesson`.
 #[derive(clap::Args)]
@@ -89,7 +89,7 @@ const LESSONS: [&Lesson; 10] = [
 ];
 
 /// Runs the command.
-pub fn run(args: &Args) -> Outcome {
+pub fn run(args: &Args) -> CommandResult {
     let numbered = args.number.and_then(|number| {
         let lesson = LESSONS.get(usize::from(number).checked_sub(1)?)?;
         Some((number, *lesson))
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> Outcome {
     }
 }
 
-fn list() -> Outcome {
+fn list() -> CommandResult {
     for (number, lesson) in (1..).zip(LESSONS) {
         say!("{number:>2}  {:<26}{}", lesson.title, lesson.about)?;
     }
@@ -110,7 +110,7 @@ fn list() -> Outcome {
 }
 
 /// Checks one answer.
-fn check(number: u8, lesson: &Lesson, answer: &str) -> Outcome {
+fn check(number: u8, lesson: &Lesson, answer: &str) -> CommandResult {
     match judged(lesson, answer)? {
         Judgement::Right(evidence) => {
             explain(number, lesson, &evidence)?;
@@ -143,14 +143,14 @@ fn explain(number: u8, lesson: &Lesson, evidence: &str) -> anyhow::Result<()> {
 }
 
 /// What ends a lesson, or goes on with it.
-enum Happening {
+enum LessonEvent {
     Line(String),
     EndOfInput,
     Signal,
 }
 
 /// Starts the server, says what to find out, and reads answers until one is right.
-fn teach(number: u8, lesson: &Lesson, args: &Args) -> Outcome {
+fn teach(number: u8, lesson: &Lesson, args: &Args) -> CommandResult {
     if !args.listen.ip().is_loopback() {
         let e =
             anyhow!("--listen {}: the server of a lesson has a fault; use 127.0.0.1 or [::1]", args.listen);
@@ -203,34 +203,34 @@ impl Scene {
 }
 
 /// Reads lines and waits for signals, each on its own thread.
-fn happenings() -> anyhow::Result<Receiver<Happening>> {
+fn happenings() -> anyhow::Result<Receiver<LessonEvent>> {
     let (sender, receiver) = mpsc::channel();
     let on_signal = sender.clone();
-    signals::once(move || drop(on_signal.send(Happening::Signal))).context("signals cannot be watched")?;
+    signals::once(move || drop(on_signal.send(LessonEvent::Signal))).context("signals cannot be watched")?;
     let reader = std::thread::Builder::new().name("tidegate-answers".into());
     reader.spawn(move || read_lines(&sender)).context("no thread can be started to read answers")?;
     Ok(receiver)
 }
 
-fn read_lines(sender: &Sender<Happening>) {
+fn read_lines(sender: &Sender<LessonEvent>) {
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else { break };
-        if sender.send(Happening::Line(line)).is_err() {
+        if sender.send(LessonEvent::Line(line)).is_err() {
             return;
         }
     }
-    let _ = sender.send(Happening::EndOfInput); // nobody waits any more: the lesson has ended
+    let _ = sender.send(LessonEvent::EndOfInput); // nobody waits any more: the lesson has ended
 }
 
-fn converse(number: u8, lesson: &Lesson, happenings: &Receiver<Happening>, end: Instant) -> Outcome {
+fn converse(number: u8, lesson: &Lesson, happenings: &Receiver<LessonEvent>, end: Instant) -> CommandResult {
     loop {
         if std::io::stdin().is_terminal() {
             put(format_args!("answer> "))?;
         }
         let line = match happenings.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(Happening::Line(line)) => line,
-            Ok(Happening::Signal) => return unanswered("stopped"),
-            Ok(Happening::EndOfInput) | Err(RecvTimeoutError::Disconnected) => {
+            Ok(LessonEvent::Line(line)) => line,
+            Ok(LessonEvent::Signal) => return unanswered("stopped"),
+            Ok(LessonEvent::EndOfInput) | Err(RecvTimeoutError::Disconnected) => {
                 return unanswered("the input has ended");
             }
             Err(RecvTimeoutError::Timeout) => return unanswered("the time of --for is over"),
@@ -250,7 +250,7 @@ fn converse(number: u8, lesson: &Lesson, happenings: &Receiver<Happening>, end: 
 }
 
 /// The lesson ended before a right answer came: a check that did not hold.
-fn unanswered(why: &str) -> Outcome {
+fn unanswered(why: &str) -> CommandResult {
     say!("{why}: the lesson ends without a right answer")?;
     Ok(ExitCode::from(1))
 }

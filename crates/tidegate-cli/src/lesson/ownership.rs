@@ -46,7 +46,7 @@ const BUFFERS: usize = 4;
 const LATE: Duration = Duration::from_millis(5);
 
 fn start(at: SocketAddr) -> anyhow::Result<Scene> {
-    let (addr, running) = host::serve(Careless::of(Completion::After(LATE)), host::policy(), None, at)?;
+    let (addr, running) = host::serve(Careless::of(SendCompletion::After(LATE)), host::policy(), None, at)?;
     Ok(Scene::of(addr, running))
 }
 
@@ -62,7 +62,7 @@ fn measure() -> anyhow::Result<Measured> {
 
 /// Whether so many clients get their bytes back when all sends complete together.
 fn are_served(clients: usize, asks: bool) -> anyhow::Result<bool> {
-    let service = Careless { asks, ..Careless::of(Completion::Together(clients)) };
+    let service = Careless { asks, ..Careless::of(SendCompletion::Together(clients)) };
     let (addr, _running) = host::serve(service, host::policy(), None, anywhere())?;
     let mut all = (0..clients).map(|_| host::connect(addr)).collect::<anyhow::Result<Vec<_>>>()?;
     for (number, client) in (0..).zip(&mut all) {
@@ -79,7 +79,7 @@ fn are_served(clients: usize, asks: bool) -> anyhow::Result<bool> {
 
 /// When a send completes.
 #[derive(Clone, Copy)]
-enum Completion {
+enum SendCompletion {
     /// So long after it was started.
     After(Duration),
     /// When so many were started.
@@ -88,14 +88,14 @@ enum Completion {
 
 /// Echo with buffers that are used in turn.
 struct Careless {
-    completion: Completion,
+    completion: SendCompletion,
     /// Whether a buffer is used again only after its completion. In the lesson it is not asked: that is the fault.
     asks: bool,
-    sends: Arc<Mutex<Sends>>,
+    sends: Arc<Mutex<SendBuffers>>,
 }
 
 /// The buffers, and what is on its way out of them.
-struct Sends {
+struct SendBuffers {
     buffers: Vec<Vec<u8>>,
     /// Of each buffer, whether its send has not completed.
     is_busy: Vec<bool>,
@@ -104,22 +104,22 @@ struct Sends {
 }
 
 struct CarelessSession {
-    completion: Completion,
+    completion: SendCompletion,
     asks: bool,
-    sends: Arc<Mutex<Sends>>,
+    sends: Arc<Mutex<SendBuffers>>,
     /// The buffer of its send.
     buffer: usize,
 }
 
 impl Careless {
-    fn of(completion: Completion) -> Self {
+    fn of(completion: SendCompletion) -> Self {
         let buffers = vec![Vec::new(); BUFFERS];
-        let sends = Sends { buffers, is_busy: vec![false; BUFFERS], next: 0, waiting: Vec::new() };
+        let sends = SendBuffers { buffers, is_busy: vec![false; BUFFERS], next: 0, waiting: Vec::new() };
         Self { completion, asks: false, sends: Arc::new(Mutex::new(sends)) }
     }
 }
 
-impl Sends {
+impl SendBuffers {
     /// The next buffer in turn, or one that no send uses, which is made if there is none.
     fn start(&mut self, message: &[u8], asks: bool) -> usize {
         let mut buffer = self.next % BUFFERS;
@@ -147,7 +147,7 @@ impl Service for Careless {
 }
 
 impl CarelessSession {
-    fn sends(&self) -> MutexGuard<'_, Sends> {
+    fn sends(&self) -> MutexGuard<'_, SendBuffers> {
         self.sends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -162,8 +162,8 @@ impl Session for CarelessSession {
         let mut sends = self.sends();
         let buffer = sends.start(input, self.asks);
         match self.completion {
-            Completion::After(time) => out.wake_at(out.now() + time),
-            Completion::Together(all) => {
+            SendCompletion::After(time) => out.wake_at(out.now() + time),
+            SendCompletion::Together(all) => {
                 sends.waiting.push(Self::mailbox(out));
                 if sends.waiting.len() == all {
                     // One that has gone needs no answer.

@@ -95,7 +95,7 @@ pub struct LoadCommon {
     sources: Option<usize>,
     /// Source addresses to use in turn: ADDRESS, FROM-TO or several with commas, for example 10.0.0.1-10.0.0.8.
     #[arg(long, value_name = "ADDR-RANGE", value_delimiter = ',', value_parser = addresses, conflicts_with = "sources")]
-    source: Vec<Addresses>,
+    source: Vec<SourceAddresses>,
     /// The server's process id, if it runs here: the verdict then includes its CPU time.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
@@ -422,15 +422,19 @@ fn status(text: &str) -> Result<RangeInclusive<u16>, String> {
 
 /// Source addresses, written as one argument.
 #[derive(Clone, Debug)]
-struct Addresses(Vec<IpAddr>);
+struct SourceAddresses(Vec<IpAddr>);
 
 /// One address, or all from one to another.
-fn addresses(text: &str) -> Result<Addresses, String> {
+fn addresses(text: &str) -> Result<SourceAddresses, String> {
     /// More source addresses than any machine needs.
     const MOST: u32 = 65_536;
     let wrong = |why: &str| format!("{why}; write ADDRESS or FROM-TO, for example 10.0.0.1-10.0.0.8");
     let Some((from, to)) = text.split_once('-') else {
-        return text.trim().parse().map(|addr| Addresses(vec![addr])).map_err(|_| wrong("not an IP address"));
+        return text
+            .trim()
+            .parse()
+            .map(|addr| SourceAddresses(vec![addr]))
+            .map_err(|_| wrong("not an IP address"));
     };
     let ends = (from.trim().parse::<Ipv4Addr>(), to.trim().parse::<Ipv4Addr>());
     let (Ok(from), Ok(to)) = ends else { return Err(wrong("a range goes from one IPv4 address to another")) };
@@ -438,7 +442,7 @@ fn addresses(text: &str) -> Result<Addresses, String> {
     if from > to || to - from >= MOST {
         return Err(wrong(&format!("a range goes upwards and holds at most {MOST} addresses")));
     }
-    Ok(Addresses((from..=to).map(|addr| Ipv4Addr::from(addr).into()).collect()))
+    Ok(SourceAddresses((from..=to).map(|addr| Ipv4Addr::from(addr).into()).collect()))
 }
 
 pub fn model(name: &str) -> Result<Option<Model>, Failure> {

@@ -15,7 +15,7 @@ use super::cluster::NoAgents;
 use crate::limits::{count, models, time};
 use crate::out::json::Json;
 use crate::out::{self, say};
-use crate::{Failure, Outcome, usage};
+use crate::{CommandResult, Failure, usage};
 
 /// Options of `load attack`.
 #[derive(clap::Args)]
@@ -57,7 +57,7 @@ pub struct AttackArgs {
 }
 
 /// Attacks, and reports how the server reacted.
-pub fn run(args: &AttackArgs) -> Outcome {
+pub fn run(args: &AttackArgs) -> CommandResult {
     let plan = args.plan()?;
     if !args.cpus.is_empty() {
         system::pin_to_cpus(&args.cpus)

@@ -10,13 +10,13 @@ use tidegate_load::{Amount, ChatPlan, ChatReport, Speech, Target, run_chat};
 
 use super::args::{TlsArgs, model};
 use super::cluster::NoAgents;
-use super::live::View;
+use super::live::LiveView;
 use super::{failure, on_terminal, pin};
 use crate::limits::{count, count_in, models, rate, size, time, wait};
 use crate::out::complain;
 use crate::out::json::Json;
 use crate::system::signals;
-use crate::{Failure, Outcome, usage};
+use crate::{CommandResult, Failure, usage};
 
 /// Options of `load chat`.
 #[derive(clap::Args)]
@@ -122,13 +122,13 @@ impl ChatArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &ChatArgs) -> Outcome {
+pub fn run(args: &ChatArgs) -> CommandResult {
     pin(&args.cpus)?;
     let plan = args.plan()?;
     let interrupted = signals::flag_of_the_first().context("signals cannot be watched")?;
     let mut json = Json::open(args.json.as_deref())?;
     let colours = console::colors_enabled_stderr();
-    let view = View::new(format!("chat {}", args.targets.join(" ")), plan.members, plan.amount, colours);
+    let view = LiveView::new(format!("chat {}", args.targets.join(" ")), plan.members, plan.amount, colours);
     let mut painter = if args.quiet { None } else { on_terminal(view.counting("deliveries/s")) };
     let outcome = run_chat(&interrupted, &plan, |phase| {
         if let Some(painter) = &mut painter {

@@ -27,7 +27,7 @@ pub struct ClusterArgs {
     /// What to do when an agent is lost, or its clock is wrong: end the load, continue with the others, or continue and
     /// let the others take over the rest of its share. The exit code is 1 in every case.
     #[arg(long, value_name = "WHAT", default_value = "stop")]
-    on_lost: Lost,
+    on_lost: OnAgentLoss,
     /// Silence after which an agent counts as lost; an agent without contact to the lead for this long ends its load.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     agent_timeout: Duration,
@@ -39,7 +39,7 @@ pub struct ClusterArgs {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Lost {
+enum OnAgentLoss {
     Stop,
     Continue,
     Redistribute,
@@ -69,9 +69,9 @@ impl ClusterArgs {
             agents: agents.into(),
             wait: self.agents_wait,
             on_lost: match self.on_lost {
-                Lost::Stop => OnLost::Stop,
-                Lost::Continue => OnLost::Continue,
-                Lost::Redistribute => OnLost::Redistribute,
+                OnAgentLoss::Stop => OnLost::Stop,
+                OnAgentLoss::Continue => OnLost::Continue,
+                OnAgentLoss::Redistribute => OnLost::Redistribute,
             },
             timeout,
             clock_bound: self.clock_bound,

@@ -19,7 +19,7 @@ const WIDEST: usize = 100;
 
 /// The phase of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Stage {
+enum LivePhase {
     /// Connections are opened, or the load warms up.
     Opening,
     /// The elapsed fraction of the window, 0 to 1.
@@ -27,7 +27,7 @@ enum Stage {
 }
 
 /// What is known of a run.
-pub struct View {
+pub struct LiveView {
     title: String,
     connections: u64,
     amount: Amount,
@@ -35,7 +35,7 @@ pub struct View {
     counted: &'static str,
     /// Whether colours are enabled.
     colours: bool,
-    stage: Stage,
+    stage: LivePhase,
     connected: u64,
     requests: u64,
     failed: u64,
@@ -45,7 +45,7 @@ pub struct View {
     status: RunStatus,
 }
 
-impl View {
+impl LiveView {
     /// The initial state.
     pub fn new(title: String, connections: usize, amount: Amount, colours: bool) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl View {
             amount,
             counted: "requests/s",
             colours,
-            stage: Stage::Opening,
+            stage: LivePhase::Opening,
             connected: 0,
             requests: 0,
             failed: 0,
@@ -75,9 +75,9 @@ impl View {
             RunEvent::Opening { connected } | RunEvent::Connected { connected, .. } => {
                 self.connected = connected
             }
-            RunEvent::Measuring => self.stage = Stage::Measuring(0.0),
+            RunEvent::Measuring => self.stage = LivePhase::Measuring(0.0),
             RunEvent::Progress { requests, part } => {
-                self.stage = Stage::Measuring(part.clamp(0.0, 1.0));
+                self.stage = LivePhase::Measuring(part.clamp(0.0, 1.0));
                 self.requests = requests;
             }
             RunEvent::Second { second, status, .. } => {
@@ -123,7 +123,7 @@ impl View {
     }
 
     fn progress(&self, width: usize) -> String {
-        let Stage::Measuring(part) = self.stage else {
+        let LivePhase::Measuring(part) = self.stage else {
             let what = if self.connected < self.connections { "opening connections" } else { "warming up" };
             return named("progress", what);
         };

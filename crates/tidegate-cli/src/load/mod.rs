@@ -22,17 +22,17 @@ use tidegate_load::{Amount, LoadError, Plan, Protocol, Report, RunEvent};
 
 pub use args::Args;
 use args::{LoadCommon, LoadKind, MergeArgs, Output};
-use live::View;
+use live::LiveView;
 use output::Sinks;
 use painter::Painter;
 
 use crate::out::json::repeated;
 use crate::out::{complain, say};
 use crate::system::signals;
-use crate::{Failure, Outcome, usage};
+use crate::{CommandResult, Failure, usage};
 
 /// Runs the command.
-pub fn run(args: Args) -> Outcome {
+pub fn run(args: Args) -> CommandResult {
     match args.kind {
         LoadKind::Echo(args) => generate(&args.plan()?, &args.common),
         LoadKind::Http(args) => generate(&args.plan()?, &args.common),
@@ -44,7 +44,7 @@ pub fn run(args: Args) -> Outcome {
     }
 }
 
-fn generate(plan: &Plan, args: &LoadCommon) -> Outcome {
+fn generate(plan: &Plan, args: &LoadCommon) -> CommandResult {
     let interrupted = signals::flag_of_the_first().context("cannot install signal handlers")?;
     let protocol = match plan.protocol {
         Protocol::Echo { .. } => "echo",
@@ -77,7 +77,7 @@ fn conduct(
     output: &Output,
     painter: Option<Painter>,
     load: impl FnOnce(&mut dyn FnMut(RunEvent<'_>)) -> Result<Report, Failure>,
-) -> Outcome {
+) -> CommandResult {
     pin(cpus)?;
     let mut sinks = Sinks::open(output)?;
     let mut reporter = ProgressReporter { phases: output.phases, painter };
@@ -114,16 +114,16 @@ fn pin(cpus: &[usize]) -> Result<(), Failure> {
 /// The live view, if there is a terminal and it is free for one.
 fn painter(title: String, connections: usize, amount: Amount, output: &Output) -> Option<Painter> {
     let taken = output.phases || output.quiet || (output.ndjson && std::io::stdout().is_terminal());
-    let view = View::new(title, connections, amount, console::colors_enabled_stderr());
+    let view = LiveView::new(title, connections, amount, console::colors_enabled_stderr());
     if taken { None } else { on_terminal(view) }
 }
 
 /// Shows a view, if there is a terminal.
-fn on_terminal(view: View) -> Option<Painter> {
+fn on_terminal(view: LiveView) -> Option<Painter> {
     std::io::stderr().is_terminal().then(|| Painter::new(view))
 }
 
-fn merge(args: &MergeArgs) -> Outcome {
+fn merge(args: &MergeArgs) -> CommandResult {
     if let Some((_, _, path)) = repeated(args.results.iter().map(|path| ((), path.as_path()))) {
         let why = anyhow!("{} is given twice, and would count twice: name each result once", path.display());
         return Err(Failure::Usage(why));

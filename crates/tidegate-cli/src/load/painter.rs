@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use console::Term;
 use tidegate_load::RunEvent;
 
-use super::live::View;
+use super::live::LiveView;
 
 /// How often it is painted: once a second, and at once when a stage begins.
 const EACH: Duration = Duration::from_secs(1);
 
 /// The live view on standard error.
 pub struct Painter {
-    view: View,
+    view: LiveView,
     term: Term,
     painted: usize,
     last: Option<Instant>,
@@ -21,7 +21,7 @@ pub struct Painter {
 
 impl Painter {
     /// Paints `view` on standard error.
-    pub fn new(view: View) -> Self {
+    pub fn new(view: LiveView) -> Self {
         Self { view, term: Term::stderr(), painted: 0, last: None }
     }
 

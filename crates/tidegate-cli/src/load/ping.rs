@@ -14,7 +14,7 @@ use crate::limits::{count, models, size, time, wait};
 use crate::out::complain;
 use crate::out::json::Json;
 use crate::system::signals;
-use crate::{Failure, Outcome, usage};
+use crate::{CommandResult, Failure, usage};
 
 /// How long it runs by default.
 const DEFAULT: Duration = Duration::from_secs(5);
@@ -83,7 +83,7 @@ impl PingArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &PingArgs) -> Outcome {
+pub fn run(args: &PingArgs) -> CommandResult {
     pin(&args.cpus)?;
     if args.bare_echo {
         return bare::echo();
@@ -137,9 +137,9 @@ mod bare {
     use tidegate_load::{PingReport, baseline_echo, baseline_ping};
 
     use crate::out::say;
-    use crate::{Failure, Outcome};
+    use crate::{CommandResult, Failure};
 
-    pub fn echo() -> Outcome {
+    pub fn echo() -> CommandResult {
         let ready = |name: &str| {
             let _ = say!("listening on {name}"); // nobody reads: then nobody calls either
         };
@@ -166,9 +166,9 @@ mod bare {
     use anyhow::anyhow;
     use tidegate_load::PingReport;
 
-    use crate::{Failure, Outcome};
+    use crate::{CommandResult, Failure};
 
-    pub fn echo() -> Outcome {
+    pub fn echo() -> CommandResult {
         Err(Failure::Usage(anyhow!("--bare-echo requires Linux")))
     }
 

@@ -15,7 +15,7 @@ const GRAMMAR: &str = "METRIC OP VALUE, like 'p99>5ms', 'errors>0' or 'rps<1000'
 pub struct Threshold {
     text: String,
     metric: Metric,
-    comparison: Comparison,
+    comparison: ThresholdOperator,
     /// Microseconds, or a plain number.
     value: f64,
 }
@@ -33,7 +33,7 @@ enum Metric {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Comparison {
+enum ThresholdOperator {
     Over,
     OverOrAt,
     Under,
@@ -59,10 +59,10 @@ impl FromStr for Threshold {
             other => return Err(wrong(&format!("{other:?} is not a metric"))),
         };
         let operators = [
-            (">=", Comparison::OverOrAt),
-            ("<=", Comparison::UnderOrAt),
-            (">", Comparison::Over),
-            ("<", Comparison::Under),
+            (">=", ThresholdOperator::OverOrAt),
+            ("<=", ThresholdOperator::UnderOrAt),
+            (">", ThresholdOperator::Over),
+            ("<", ThresholdOperator::Under),
         ];
         let (comparison, value) = operators
             .iter()
@@ -99,10 +99,10 @@ impl Threshold {
             Metric::Rps => r.requests_per_s,
         };
         let holds = match self.comparison {
-            Comparison::Over => measured > self.value,
-            Comparison::OverOrAt => measured >= self.value,
-            Comparison::Under => measured < self.value,
-            Comparison::UnderOrAt => measured <= self.value,
+            ThresholdOperator::Over => measured > self.value,
+            ThresholdOperator::OverOrAt => measured >= self.value,
+            ThresholdOperator::Under => measured < self.value,
+            ThresholdOperator::UnderOrAt => measured <= self.value,
         };
         let unit = if matches!(self.metric, Metric::Errors | Metric::Rps) { "" } else { " µs" };
         holds.then(|| format!("--fail-if {self}: it was {measured:.0}{unit}"))

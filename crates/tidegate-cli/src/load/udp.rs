@@ -11,7 +11,7 @@ use super::args::Output;
 use super::cluster::NoAgents;
 use crate::limits::{at_least_one, count, rate, size, time};
 use crate::system::signals;
-use crate::{Failure, Outcome, usage};
+use crate::{CommandResult, Failure, usage};
 
 /// Options of `load udp`.
 #[derive(clap::Args)]
@@ -68,7 +68,7 @@ pub struct UdpArgs {
 }
 
 /// Sends, and reports the result.
-pub fn run(args: &UdpArgs) -> Outcome {
+pub fn run(args: &UdpArgs) -> CommandResult {
     let plan = args.plan()?;
     let interrupted = signals::flag_of_the_first().context("cannot install signal handlers")?;
     let painter = super::painter(format!("udp {}", plan.target), plan.flows, plan.amount, &args.output);

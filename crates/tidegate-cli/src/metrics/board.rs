@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use tidegate::Model;
 
 use super::exposition::{self, ServerRow};
-use super::source::{Phase, Source};
+use super::source::{ServerPhase, StatsSource};
 use crate::label::Label;
 
 /// A server on a page.
@@ -17,7 +17,7 @@ struct EntryState {
     server: String,
     service: &'static str,
     phase: AtomicU8,
-    source: OnceLock<(Model, Source)>,
+    source: OnceLock<(Model, StatsSource)>,
 }
 
 impl Entry {
@@ -26,27 +26,27 @@ impl Entry {
         Self(Arc::new(EntryState {
             server: label.name.clone(),
             service: label.service,
-            phase: AtomicU8::new(Phase::Starting as u8),
+            phase: AtomicU8::new(ServerPhase::Starting as u8),
             source: OnceLock::new(),
         }))
     }
 
     /// The server accepts: publishes its counters from now on.
-    pub fn accepting(&self, model: Model, source: Source) {
+    pub fn accepting(&self, model: Model, source: StatsSource) {
         let _ = self.0.source.set((model, source)); // a server starts once
-        self.0.phase.store(Phase::Accepting as u8, Ordering::Release);
+        self.0.phase.store(ServerPhase::Accepting as u8, Ordering::Release);
     }
 
     /// The server does not accept any more.
     pub fn draining(&self) {
-        self.0.phase.store(Phase::Draining as u8, Ordering::Release);
+        self.0.phase.store(ServerPhase::Draining as u8, Ordering::Release);
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> ServerPhase {
         match self.0.phase.load(Ordering::Acquire) {
-            n if n == Phase::Starting as u8 => Phase::Starting,
-            n if n == Phase::Accepting as u8 => Phase::Accepting,
-            _ => Phase::Draining,
+            n if n == ServerPhase::Starting as u8 => ServerPhase::Starting,
+            n if n == ServerPhase::Accepting as u8 => ServerPhase::Accepting,
+            _ => ServerPhase::Draining,
         }
     }
 
@@ -61,12 +61,12 @@ pub(super) struct Board(pub(super) Vec<Entry>);
 
 impl Board {
     /// The phase of the least ready server.
-    pub(super) fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> ServerPhase {
         let has = |phase| self.0.iter().any(|entry| entry.phase() == phase);
         match () {
-            () if has(Phase::Draining) => Phase::Draining,
-            () if has(Phase::Starting) => Phase::Starting,
-            () => Phase::Accepting,
+            () if has(ServerPhase::Draining) => ServerPhase::Draining,
+            () if has(ServerPhase::Starting) => ServerPhase::Starting,
+            () => ServerPhase::Accepting,
         }
     }
 

@@ -9,15 +9,15 @@ use tidegate_services::chat::{ChatStats, FederationCounts};
 use tidegate_services::proxy::{UpstreamStats, Upstreams};
 use tidegate_tls::{Fault, TlsCounters};
 
-use super::source::{Phase, Source};
+use super::source::{ServerPhase, StatsSource};
 
 /// A server on the page.
 pub(super) struct ServerRow<'a> {
     pub(super) server: &'a str,
     pub(super) service: &'static str,
-    pub(super) phase: Phase,
+    pub(super) phase: ServerPhase,
     /// Once it runs.
-    pub(super) source: Option<(Model, &'a Source)>,
+    pub(super) source: Option<(Model, &'a StatsSource)>,
 }
 
 /// Renders the page. A registry is created for each scrape: the counters live in the engines and are only read on
@@ -88,7 +88,7 @@ impl Exposition {
     fn row(&mut self, row: &ServerRow<'_>) -> Result<(), prometheus::Error> {
         let ServerRow { server, service, phase, source } = *row;
         let help = "1 while the server accepts, 0 before that and while it drains.";
-        let accepting = u64::from(phase == Phase::Accepting);
+        let accepting = u64::from(phase == ServerPhase::Accepting);
         self.gauge("tidegate_accepting", help, &[("server", server)], accepting)?;
         let Some((model, source)) = source else { return Ok(()) };
         let facts = [
@@ -100,13 +100,13 @@ impl Exposition {
         let help = "Build and configuration information as labels; always 1.";
         self.gauge("tidegate_server_info", help, &facts, 1)?;
         match source {
-            Source::Connections { stats, tls, chat, proxy } => {
+            StatsSource::Connections { stats, tls, chat, proxy } => {
                 self.connections(server, &stats())?;
                 tls.as_ref().map_or(Ok(()), |tls| self.tls(server, tls))?;
                 chat.as_ref().map_or(Ok(()), |chat| self.chat(server, chat.stats()))?;
                 proxy.as_ref().map_or(Ok(()), |upstreams| self.proxy(server, upstreams))
             }
-            Source::Datagrams(stats) => self.datagrams(server, &stats()),
+            StatsSource::Datagrams(stats) => self.datagrams(server, &stats()),
         }
     }
 
@@ -318,13 +318,13 @@ fn values<'a>(labels: &Labels<'a>) -> Vec<&'a str> {
 mod tests {
     use super::*;
 
-    fn row(server: &'static str, source: &Source) -> String {
+    fn row(server: &'static str, source: &StatsSource) -> String {
         let source = Some((Model::Poll, source));
-        text(&[ServerRow { server, service: "http", phase: Phase::Accepting, source }]).unwrap()
+        text(&[ServerRow { server, service: "http", phase: ServerPhase::Accepting, source }]).unwrap()
     }
 
-    fn connections(stats: impl Fn() -> Stats + Send + Sync + 'static) -> Source {
-        Source::Connections { stats: Box::new(stats), tls: None, chat: None, proxy: None }
+    fn connections(stats: impl Fn() -> Stats + Send + Sync + 'static) -> StatsSource {
+        StatsSource::Connections { stats: Box::new(stats), tls: None, chat: None, proxy: None }
     }
 
     #[track_caller]
@@ -393,7 +393,7 @@ mod tests {
         stats.wake_ups = 115;
         let unset: Vec<_> = stats.named().into_iter().filter(|(_, value)| *value == 0).collect();
         assert!(unset.is_empty(), "publish these too, and set them here: {unset:?}");
-        let text = row("a", &Source::Datagrams(Box::new(move || stats.clone())));
+        let text = row("a", &StatsSource::Datagrams(Box::new(move || stats.clone())));
         appear_once(&text, 101..=115);
     }
 
@@ -470,10 +470,10 @@ mod tests {
         let of = |server, source| ServerRow {
             server,
             service: "http",
-            phase: Phase::Accepting,
+            phase: ServerPhase::Accepting,
             source: Some((Model::Poll, source)),
         };
-        let datagrams = Source::Datagrams(Box::new(DatagramStats::default));
+        let datagrams = StatsSource::Datagrams(Box::new(DatagramStats::default));
         let mut page = page(&[of("a", &connections(Stats::default)), of("b", &datagrams)]).unwrap();
         page.tls("a", &TlsCounters::default()).unwrap();
         page.chat("a", ChatStats { federation: Some(FederationCounts::default()), ..ChatStats::default() })
@@ -500,7 +500,7 @@ mod tests {
         let row = |server, source| ServerRow {
             server,
             service: "echo",
-            phase: Phase::Accepting,
+            phase: ServerPhase::Accepting,
             source: Some((Model::Poll, source)),
         };
         let text = text(&[row("a", &one), row("b", &two)]).unwrap();
@@ -512,8 +512,9 @@ mod tests {
 
     #[test]
     fn before_the_server_runs_the_process_is_described() {
-        let text = text(&[ServerRow { server: "a", service: "http", phase: Phase::Starting, source: None }])
-            .unwrap();
+        let text =
+            text(&[ServerRow { server: "a", service: "http", phase: ServerPhase::Starting, source: None }])
+                .unwrap();
         assert!(text.contains("\ntidegate_accepting{server=\"a\"} 0\n"), "{text}");
         assert!(text.contains("\nprocess_max_fds "), "{text}");
     }

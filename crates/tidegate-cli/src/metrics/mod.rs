@@ -29,9 +29,9 @@ use tidegate_services::http::{Access, Generated, Generates, HttpLimits, Made};
 
 use board::Board;
 pub use board::Entry;
-pub use pages::Pages;
-use source::Phase;
-pub use source::Source;
+pub use pages::MetricsPages;
+use source::ServerPhase;
+pub use source::StatsSource;
 
 /// The pages behind `--metrics`.
 struct Metrics(Arc<Board>);
@@ -47,9 +47,9 @@ impl Generates for Metrics {
             },
             "/healthz" => Made::line("200 OK", "alive"),
             "/readyz" => match self.0.phase() {
-                Phase::Accepting => Made::line("200 OK", "accepting"),
-                Phase::Starting => Made::line("503 Service Unavailable", "starting"),
-                Phase::Draining => Made::line("503 Service Unavailable", "draining"),
+                ServerPhase::Accepting => Made::line("200 OK", "accepting"),
+                ServerPhase::Starting => Made::line("503 Service Unavailable", "starting"),
+                ServerPhase::Draining => Made::line("503 Service Unavailable", "draining"),
             },
             _ => Made::line("404 Not Found", "here are /metrics, /healthz and /readyz"),
         }

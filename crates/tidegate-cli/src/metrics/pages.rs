@@ -14,9 +14,9 @@ use crate::log::note;
 
 /// All pages of this process.
 #[derive(Default)]
-pub struct Pages(Vec<Page>);
+pub struct MetricsPages(Vec<MetricsPage>);
 
-struct Page {
+struct MetricsPage {
     addr: SocketAddr,
     entries: Vec<Entry>,
     /// Accepted host names.
@@ -26,7 +26,7 @@ struct Page {
     open: Option<(Running, io::Result<OwnedFd>)>,
 }
 
-impl Pages {
+impl MetricsPages {
     /// Registers a server at this address; its listening socket may have been inherited.
     pub fn add(
         &mut self,
@@ -44,7 +44,7 @@ impl Pages {
             }
             None => {
                 let (entries, hosts) = (vec![entry.clone()], hosts.to_vec());
-                self.0.push(Page { addr, entries, hosts, inherited, open: None });
+                self.0.push(MetricsPage { addr, entries, hosts, inherited, open: None });
             }
         }
         entry

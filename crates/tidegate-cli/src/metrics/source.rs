@@ -10,7 +10,7 @@ use tidegate_tls::TlsCounters;
 /// The phase of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Phase {
+pub(super) enum ServerPhase {
     /// Not yet.
     Starting,
     /// Yes.
@@ -20,7 +20,7 @@ pub(super) enum Phase {
 }
 
 /// The source of a server's counters.
-pub enum Source {
+pub enum StatsSource {
     /// It serves connections.
     Connections {
         stats: Box<dyn Fn() -> Stats + Send + Sync>,

@@ -26,10 +26,10 @@ pub struct FilesArgs {
     index: Option<Vec<String>>,
     /// Response for a directory without an index: a listing, or 403 [default: off].
     #[arg(long, value_name = "WHAT")]
-    listing: Option<Listed>,
+    listing: Option<DirectoryListing>,
     /// Use precompressed files next to a file, in these formats: gz, br, zst, or none [default: gz,br,zst].
     #[arg(long, value_name = "LIST", value_parser = codings)]
-    precompressed: Option<Codings>,
+    precompressed: Option<CodingList>,
     /// Memory for cached small files; 0 disables the cache [default: 64MiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     cache_bytes: Option<usize>,
@@ -58,7 +58,7 @@ pub struct FilesArgs {
 
 /// The response for directories without an index.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Listed {
+enum DirectoryListing {
     /// A listing.
     On,
     /// 403.
@@ -66,14 +66,14 @@ enum Listed {
 }
 
 #[derive(Clone, Debug)]
-struct Codings(Vec<Coding>);
+struct CodingList(Vec<Coding>);
 
-fn codings(text: &str) -> Result<Codings, String> {
+fn codings(text: &str) -> Result<CodingList, String> {
     if text == "none" {
-        return Ok(Codings(Vec::new()));
+        return Ok(CodingList(Vec::new()));
     }
     let codings = text.split(',').map(|name| name.trim().parse());
-    codings.collect::<Result<_, _>>().map(Codings).map_err(|e: String| format!("{e}; or write none"))
+    codings.collect::<Result<_, _>>().map(CodingList).map_err(|e: String| format!("{e}; or write none"))
 }
 
 impl FilesArgs {
@@ -92,8 +92,8 @@ impl FilesArgs {
         set(
             &mut options.listing,
             self.listing.map(|listed| match listed {
-                Listed::On => Listing::On,
-                Listed::Off => Listing::Off,
+                DirectoryListing::On => Listing::On,
+                DirectoryListing::Off => Listing::Off,
             }),
         );
         set(&mut options.precompressed, self.precompressed.clone().map(|codings| codings.0));

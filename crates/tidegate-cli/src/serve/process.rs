@@ -13,23 +13,23 @@ use super::passed::assign;
 use super::processors::Processors;
 use super::stage::{Bound, PlannedServer};
 use crate::label::Label;
-use crate::life::{self, End, Up};
+use crate::life::{self, ExitReason, Up};
 use crate::limits::{Want, shares};
 use crate::log::note;
-use crate::metrics::Pages;
+use crate::metrics::MetricsPages;
 use crate::system::{Hangup, manager, signals};
 use crate::usage;
-use crate::{Failure, Outcome};
+use crate::{CommandResult, Failure};
 
 /// Runs until a stop. If one server cannot start, or breaks, all stop.
-pub fn run(mut plans: Vec<Box<dyn PlannedServer>>) -> Outcome {
+pub fn run(mut plans: Vec<Box<dyn PlannedServer>>) -> CommandResult {
     check_handover_paths(&plans)?;
     // Before any thread starts, so that all of them stay there.
     let processors = Processors::of_all(plans.iter().map(|plan| plan.common().cpus.as_slice()))?;
     fit(&mut plans, &processors)?;
     tidegate_lab::process::end_with_the_lab().map_err(|e| Failure::Run(e.into()))?;
     let drain_delay = plans.iter().filter_map(|plan| plan.common().drain_delay).max();
-    let mut pages = Pages::default();
+    let mut pages = MetricsPages::default();
     let bound = bind(plans, &processors, &mut pages)?;
     pages.open().map_err(failure)?;
     let (words, told) = mpsc::channel();
@@ -56,13 +56,13 @@ pub fn run(mut plans: Vec<Box<dyn PlannedServer>>) -> Outcome {
     manager::tell_ready();
     let end = life::wait(&told, &mut servers);
     manager::tell_stopping();
-    if let (End::Signal, Some(delay)) = (end, drain_delay) {
+    if let (ExitReason::Signal, Some(delay)) = (end, drain_delay) {
         life::let_balancers_look_away(delay, &mut servers);
     }
     // The probes are served until the end of the drain, unless successors serve them.
-    let pages = Some(pages).filter(|_| end != End::Succeeded);
+    let pages = Some(pages).filter(|_| end != ExitReason::Succeeded);
     servers.iter_mut().for_each(|server| server.stop(end));
-    if let End::Broken(number) = end {
+    if let ExitReason::Broken(number) = end {
         return Err(broken(servers, number));
     }
     for server in servers {
@@ -107,7 +107,7 @@ type ReadyServer = (Label, Vec<usize>, Box<dyn Bound>);
 fn bind(
     plans: Vec<Box<dyn PlannedServer>>,
     processors: &Processors,
-    pages: &mut Pages,
+    pages: &mut MetricsPages,
 ) -> Result<Vec<ReadyServer>, Failure> {
     let names: Vec<&str> = plans.iter().map(|plan| plan.label().name.as_str()).collect();
     let passed = assign(&names, manager::passed()?)?;

@@ -29,7 +29,7 @@ pub struct ProxyArgs {
     to: Vec<Endpoint>,
     /// How the upstream for a client is selected.
     #[arg(long, value_name = "WAY", value_enum, default_value = "round-robin")]
-    balance: Way,
+    balance: BalanceMethod,
     /// Connect timeout of one attempt; then another upstream is tried, three in all [default: 5s].
     #[arg(long, value_name = "TIME", value_parser = time)]
     connect_timeout: Option<Duration>,
@@ -47,7 +47,7 @@ pub struct ProxyArgs {
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Way {
+enum BalanceMethod {
     /// In turn.
     RoundRobin,
     /// The one with the fewest connections.
@@ -69,8 +69,8 @@ impl ProxyArgs {
         let default = ProxyOptions::default();
         let options = ProxyOptions {
             balance: match self.balance {
-                Way::RoundRobin => Balance::RoundRobin,
-                Way::LeastConnections => Balance::LeastConnections,
+                BalanceMethod::RoundRobin => Balance::RoundRobin,
+                BalanceMethod::LeastConnections => Balance::LeastConnections,
             },
             connect_timeout: self.connect_timeout.unwrap_or(default.connect_timeout),
             retry_after: self.retry_after.unwrap_or(default.retry_after),

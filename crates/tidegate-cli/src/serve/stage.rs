@@ -8,9 +8,9 @@ use tidegate::system::descriptor::OwnedFd;
 use super::how::ServerCommon;
 use crate::Failure;
 use crate::label::Label;
-use crate::life::{Up, Word};
+use crate::life::{ServerCommand, Up};
 use crate::limits::Want;
-use crate::metrics::Pages;
+use crate::metrics::MetricsPages;
 use crate::system::Hangup;
 
 /// A server with valid options. Called on a thread pinned to the processors of this server.
@@ -26,7 +26,11 @@ pub trait PlannedServer {
     /// Adapts its limits to this many descriptors.
     fn fit(&mut self, descriptors: usize) -> Result<(), Failure>;
     /// Binds, or uses inherited sockets: from the service manager (`passed`), or from its predecessor.
-    fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure>;
+    fn bind(
+        self: Box<Self>,
+        passed: Vec<OwnedFd>,
+        pages: &mut MetricsPages,
+    ) -> Result<Box<dyn Bound>, Failure>;
 }
 
 /// A bound server. Called on a thread pinned to the processors of this server.
@@ -37,7 +41,7 @@ pub trait Bound {
     fn start(
         self: Box<Self>,
         number: usize,
-        words: &Sender<Word>,
-        pages: &Pages,
+        words: &Sender<ServerCommand>,
+        pages: &MetricsPages,
     ) -> Result<Box<dyn Up>, Failure>;
 }

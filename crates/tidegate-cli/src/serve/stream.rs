@@ -17,9 +17,9 @@ use super::nodes::StartBridge;
 use super::proxy;
 use super::stage::{Bound, PlannedServer};
 use crate::label::Label;
-use crate::life::{self, End, ServerChange, Up, Word};
+use crate::life::{self, ExitReason, ServerChange, ServerCommand, Up};
 use crate::limits::{Strategy, Want, without_effect};
-use crate::metrics::{Entry, Pages, Source};
+use crate::metrics::{Entry, MetricsPages, StatsSource};
 use crate::origin::{DEFAULT_ADDRESS, Listeners, SocketOrigin, SocketRequest, terms};
 use crate::out::complain;
 use crate::system::Hangup;
@@ -28,7 +28,7 @@ use crate::tls::Secure;
 use crate::{Failure, usage};
 
 /// The listening socket of a server.
-pub enum At {
+pub enum ListenSocket {
     /// An address to bind.
     Address(Endpoint),
     /// An inherited socket.
@@ -36,7 +36,7 @@ pub enum At {
 }
 
 /// Binds one service, to several addresses if necessary.
-pub type Binder = Box<dyn Fn(Policy, Model, At) -> Result<BoundServer, StartError>>;
+pub type Binder = Box<dyn Fn(Policy, Model, ListenSocket) -> Result<BoundServer, StartError>>;
 
 /// The binder of this service, which all servers that it makes share.
 pub fn binder(service: impl Service) -> Binder {
@@ -44,8 +44,8 @@ pub fn binder(service: impl Service) -> Binder {
     Box::new(move |policy, model, at| {
         let server = Server::new(service.clone()).policy(policy).model(model);
         match at {
-            At::Address(at) => server.bind(at),
-            At::Socket(socket) => server.listen_on(socket),
+            ListenSocket::Address(at) => server.bind(at),
+            ListenSocket::Socket(socket) => server.listen_on(socket),
         }
     })
 }
@@ -107,7 +107,11 @@ impl PlannedServer for StreamPlan {
         Ok(())
     }
 
-    fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
+    fn bind(
+        self: Box<Self>,
+        passed: Vec<OwnedFd>,
+        pages: &mut MetricsPages,
+    ) -> Result<Box<dyn Bound>, Failure> {
         let Self { how, label, kind, policy, model, secure, binder, chat, proxy, bridge } = *self;
         let drain_timeout = policy.drain_timeout;
         let asked = SocketRequest {
@@ -143,13 +147,13 @@ impl PlannedServer for StreamPlan {
 }
 
 fn bind(
-    bind_one: impl Fn(At) -> Result<BoundServer, StartError>,
+    bind_one: impl Fn(ListenSocket) -> Result<BoundServer, StartError>,
     asked: Vec<Endpoint>,
 ) -> Result<Vec<BoundServer>, Failure> {
     let asked = if asked.is_empty() { vec![DEFAULT_ADDRESS.into()] } else { asked };
     let mut bound = Vec::new();
     for (number, at) in asked.iter().enumerate() {
-        let one = bind_one(At::Address(at.clone()));
+        let one = bind_one(ListenSocket::Address(at.clone()));
         bound
             .push(one.map_err(|e| match (taken(&e), asked.iter().take(number).find(|own| covers(own, at))) {
             (true, Some(own)) => usage(anyhow!(
@@ -177,10 +181,10 @@ fn covers(own: &Endpoint, at: &Endpoint) -> bool {
 }
 
 fn adopt(
-    bind_one: impl Fn(At) -> Result<BoundServer, StartError>,
+    bind_one: impl Fn(ListenSocket) -> Result<BoundServer, StartError>,
     sockets: Vec<OwnedFd>,
 ) -> Result<Vec<BoundServer>, Failure> {
-    let one = |socket| bind_one(At::Socket(socket)).map_err(failure);
+    let one = |socket| bind_one(ListenSocket::Socket(socket)).map_err(failure);
     sockets.into_iter().map(one).collect()
 }
 
@@ -214,8 +218,8 @@ impl Bound for StreamBound {
     fn start(
         self: Box<Self>,
         number: usize,
-        words: &Sender<Word>,
-        pages: &Pages,
+        words: &Sender<ServerCommand>,
+        pages: &MetricsPages,
     ) -> Result<Box<dyn Up>, Failure> {
         let Self {
             how,
@@ -246,7 +250,7 @@ impl Bound for StreamBound {
             let tls = secure.as_ref().map(Secure::counters);
             let each: Vec<_> = running.iter().map(Running::watch).collect();
             let stats = Box::new(move || each.iter().map(|stats| stats()).sum());
-            entry.accepting(model, Source::Connections { stats, tls, chat, proxy: proxy.clone() });
+            entry.accepting(model, StatsSource::Connections { stats, tls, chat, proxy: proxy.clone() });
         }
         let mut successors = None;
         if let Some(path) = &how.handover {
@@ -278,9 +282,10 @@ pub fn listen_for_successor(
     path: &Path,
     state: HandoverState,
     number: usize,
-    words: Sender<Word>,
+    words: Sender<ServerCommand>,
 ) -> Result<HandoverListener, Failure> {
-    let successors = HandoverListener::beside(path, state, move || _ = words.send(Word::Succeeded(number)));
+    let successors =
+        HandoverListener::beside(path, state, move || _ = words.send(ServerCommand::Succeeded(number)));
     successors.map_err(|e| no_handover(path, e))
 }
 
@@ -369,12 +374,12 @@ impl Up for StreamUp {
         self.successors = None;
     }
 
-    fn stop(&mut self, end: End) {
+    fn stop(&mut self, end: ExitReason) {
         if self.stopped.is_some() {
             return;
         }
         self.unready();
-        if end == End::Succeeded {
+        if end == ExitReason::Succeeded {
             self.label.note("succeeded", "a successor accepts; draining");
             self.running.iter_mut().for_each(Running::keep_socket_file);
         }

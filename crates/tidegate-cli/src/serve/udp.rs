@@ -17,9 +17,9 @@ use super::how::{ServerCommon, address, failure};
 use super::stage::{Bound, PlannedServer};
 use super::stream::{listen_for_successor, open_handover, relieve};
 use crate::label::Label;
-use crate::life::{End, ServerChange, Up, Word};
+use crate::life::{ExitReason, ServerChange, ServerCommand, Up};
 use crate::limits::{Given, Want, without_effect};
-use crate::metrics::{Entry, Pages, Source};
+use crate::metrics::{Entry, MetricsPages, StatsSource};
 use crate::origin::{self, DEFAULT_ADDRESS};
 use crate::out::complain;
 use crate::system::Hangup;
@@ -94,12 +94,12 @@ impl UdpArgs {
     pub(super) fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let policy = self.limits.policy()?;
         let model = self.common.model.or(&label, Model::best);
-        Ok(Box::new(UdpPlan { args: self, label, policy, model }))
+        Ok(Box::new(UdpServer { args: self, label, policy, model }))
     }
 }
 
 /// A datagram server with valid options.
-struct UdpPlan {
+struct UdpServer {
     args: UdpArgs,
     label: Label,
     policy: DatagramPolicy,
@@ -112,7 +112,7 @@ const PER_THREAD: usize = 3;
 /// Descriptors for everything else, such as the metrics listener.
 const RESERVED: usize = 64;
 
-impl PlannedServer for UdpPlan {
+impl PlannedServer for UdpServer {
     fn label(&self) -> &Label {
         &self.label
     }
@@ -138,7 +138,11 @@ impl PlannedServer for UdpPlan {
         Ok(())
     }
 
-    fn bind(self: Box<Self>, passed: Vec<OwnedFd>, pages: &mut Pages) -> Result<Box<dyn Bound>, Failure> {
+    fn bind(
+        self: Box<Self>,
+        passed: Vec<OwnedFd>,
+        pages: &mut MetricsPages,
+    ) -> Result<Box<dyn Bound>, Failure> {
         let Self { args, label, policy, model } = *self;
         if !passed.is_empty() {
             return Err(usage(anyhow!(
@@ -250,13 +254,13 @@ impl Bound for UdpBound {
     fn start(
         self: Box<Self>,
         number: usize,
-        words: &Sender<Word>,
-        pages: &Pages,
+        words: &Sender<ServerCommand>,
+        pages: &MetricsPages,
     ) -> Result<Box<dyn Up>, Failure> {
         let Self { args, label, bound, entry, shared_state, predecessor } = *self;
         let running = bound.start().map_err(failure)?;
         if let Some(entry) = &entry {
-            entry.accepting(running.model(), Source::Datagrams(Box::new(running.watch())));
+            entry.accepting(running.model(), StatsSource::Datagrams(Box::new(running.watch())));
         }
         let mut successors = None;
         if let (Some(path), Some(state)) = (&args.handover, shared_state) {
@@ -320,10 +324,10 @@ impl Up for UdpUp {
         self.successors = None;
     }
 
-    fn stop(&mut self, end: End) {
+    fn stop(&mut self, end: ExitReason) {
         self.unready();
         self.stopped.get_or_insert_with(|| self.running.stats());
-        if end == End::Succeeded {
+        if end == ExitReason::Succeeded {
             self.label.note("succeeded", "a successor receives; queued datagrams are left to it");
             self.running.leave();
         } else {

@@ -3,9 +3,9 @@ use tidegate_load::report::Latency;
 use super::*;
 
 /// In the middle of a run: 70 seconds are over.
-fn view(colours: bool) -> View {
+fn view(colours: bool) -> LiveView {
     let mut view =
-        View::new("http 127.0.0.1:8080".into(), 1_200, Amount::Time(Duration::from_secs(140)), colours);
+        LiveView::new("http 127.0.0.1:8080".into(), 1_200, Amount::Time(Duration::from_secs(140)), colours);
     view.hear(&RunEvent::Connected { attempted: 1_200, connected: 1_200 });
     view.hear(&RunEvent::Measuring);
     let latency_us = Latency { p50: 950, p99: 2_300, p99_9: 45_600, ..Latency::default() };
@@ -83,7 +83,7 @@ fn colours_are_only_there_if_they_are_wanted() {
 
 #[test]
 fn before_the_first_second_it_says_what_is_going_on() {
-    let mut view = View::new("echo 127.0.0.1:8080".into(), 1_200, Amount::Requests(2_000_000), false);
+    let mut view = LiveView::new("echo 127.0.0.1:8080".into(), 1_200, Amount::Requests(2_000_000), false);
     view.hear(&RunEvent::Opening { connected: 700 });
     let opening =
         ["echo 127.0.0.1:8080", "progress     opening connections", "connections  700 of 1,200  errors 0"];

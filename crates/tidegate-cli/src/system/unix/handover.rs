@@ -198,7 +198,7 @@ const MOST_CALLERS: usize = 8;
 
 /// Answers callers concurrently until a successor is ready.
 fn answer(listener: &UnixListener, giver: &Arc<Giver>) {
-    let mut callers: VecDeque<Caller> = VecDeque::new();
+    let mut callers: VecDeque<ConnectedSuccessor> = VecDeque::new();
     loop {
         let caller = listener.accept().map_err(anyhow::Error::from);
         // Unblocks the thread at the first caller after the successor or the stop; until then it waits, and holds none of
@@ -212,7 +212,7 @@ fn answer(listener: &UnixListener, giver: &Arc<Giver>) {
         {
             let _ = oldest.stream.shutdown(Shutdown::Both); // it may have gone just now
         }
-        match caller.and_then(|(stream, _)| Caller::start(stream, giver.clone())) {
+        match caller.and_then(|(stream, _)| ConnectedSuccessor::start(stream, giver.clone())) {
             Ok(caller) => callers.push_back(caller),
             Err(e) => {
                 no_successor(&e);
@@ -228,12 +228,12 @@ fn no_successor(e: &anyhow::Error) {
 }
 
 /// A connected successor, and the thread that talks to it.
-struct Caller {
+struct ConnectedSuccessor {
     stream: Arc<UnixStream>,
     thread: JoinHandle<()>,
 }
 
-impl Caller {
+impl ConnectedSuccessor {
     fn start(stream: UnixStream, giver: Arc<Giver>) -> anyhow::Result<Self> {
         ensure!(is_same_user(&stream)?, "the caller runs as another user");
         set_timeouts(&stream)?;

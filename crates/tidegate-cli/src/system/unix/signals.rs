@@ -8,24 +8,24 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 
-use crate::life::{ServerChange, Word};
+use crate::life::{ServerChange, ServerCommand};
 use crate::limits::Strategy;
 use crate::system::Hangup;
 
 /// SIGTERM and SIGINT: the first is reported through `words`, the second ends the process with code 1. SIGUSR1 selects
 /// the throughput strategy, SIGUSR2 the one of many connections. SIGHUP ends the process by default, unless files are
 /// to be reloaded.
-pub fn report(words: Sender<Word>, hangup: Hangup) -> anyhow::Result<()> {
+pub fn report(words: Sender<ServerCommand>, hangup: Hangup) -> anyhow::Result<()> {
     flag_of(&[SIGTERM, SIGINT])?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGUSR2])?;
     if hangup == Hangup::Reloads {
         signals.handle().add_signal(SIGHUP)?;
     }
     let word = |signal| match signal {
-        SIGUSR1 => Word::Change(ServerChange::Strategy(Strategy::Throughput)),
-        SIGUSR2 => Word::Change(ServerChange::Strategy(Strategy::Connections)),
-        SIGHUP => Word::Change(ServerChange::Certificate),
-        _ => Word::Stop,
+        SIGUSR1 => ServerCommand::Change(ServerChange::Strategy(Strategy::Throughput)),
+        SIGUSR2 => ServerCommand::Change(ServerChange::Strategy(Strategy::Connections)),
+        SIGHUP => ServerCommand::Change(ServerChange::Certificate),
+        _ => ServerCommand::Stop,
     };
     let report =
         move || signals.forever().take_while(|&signal| words.send(word(signal)).is_ok()).for_each(drop);

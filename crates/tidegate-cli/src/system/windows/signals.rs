@@ -4,18 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::Sender;
 
-use crate::life::Word;
+use crate::life::ServerCommand;
 use crate::system::Hangup;
 
 /// The first is reported through `words`, the second ends the process with code 1. Changing the strategy or reloading
 /// the certificate needs signals that Windows does not have.
-pub fn report(words: Sender<Word>, _: Hangup) -> anyhow::Result<()> {
+pub fn report(words: Sender<ServerCommand>, _: Hangup) -> anyhow::Result<()> {
     let stopping = AtomicBool::new(false);
     ctrlc::set_handler(move || {
         if stopping.swap(true, SeqCst) {
             std::process::exit(1);
         }
-        let _ = words.send(Word::Stop); // who has stopped listening ends anyway
+        let _ = words.send(ServerCommand::Stop); // who has stopped listening ends anyway
     })?;
     Ok(())
 }
