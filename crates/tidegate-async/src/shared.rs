@@ -11,12 +11,10 @@ use std::time::Instant;
 use bytes::{Buf, BytesMut};
 use futures_util::future::BoxFuture;
 use tidegate::Outbox;
+use tidegate::proto::mail::Job;
 
 use crate::lent;
 use crate::waker::SessionWake;
-
-/// A job that is offloaded when the session next has its outbox.
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// Output up to this size is copied to the outbox.
 const COPIED: usize = 1024;
@@ -58,6 +56,7 @@ pub(crate) struct State {
     next_timer: u64,
     now: Option<Instant>,
     spawned: Vec<BoxFuture<'static, ()>>,
+    /// Offloaded when the session next has its outbox.
     pub(crate) jobs: VecDeque<Job>,
     /// The session runs, and checks this state again before it returns.
     pub(crate) running: bool,
