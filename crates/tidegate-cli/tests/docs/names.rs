@@ -1,4 +1,4 @@
-//! The names of types: within a crate each is defined once, but for those that are listed here with the reason.
+//! The names of types: each is defined once, in one crate, but for those that are listed here with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -30,6 +30,28 @@ const TWICE: &[(&str, &[&str], &str)] = &[
     ("tidegate-services", &["At"], "every parser has it: the position of the next byte"),
 ];
 
+/// Crates, names that all of them define, and why that is one meaning.
+const SHARED: &[(&[&str], &[&str], &str)] = &[
+    (
+        &["tidegate", "tidegate-async"],
+        &["Connection"],
+        "one connection: with its session, and as async code sees it",
+    ),
+    (&["tidegate", "tidegate-async"], &["FrontPage"], "a README whose example is compiled"),
+    (
+        &["tidegate", "tidegate-os"],
+        &["Buffer", "Operation", "Slot"],
+        "the simulated kernel has what a kernel has",
+    ),
+    (
+        &["tidegate", "tidegate-os"],
+        &["Completion"],
+        "what came back from the kernel: on a ring, and on any model",
+    ),
+    (&["tidegate", "tidegate-os"], &["Epoll"], "an epoll instance: alone, and with room for its reports"),
+    (&["tidegate", "tidegate-os"], &["Stream"], "a connected socket: the system's, and that of any poller"),
+];
+
 /// Folders of which only one is compiled: twins there are one type on two systems.
 const SYSTEMS: [&[&str]; 2] = [&["unix", "linux"], &["windows"]];
 
@@ -39,7 +61,7 @@ struct Source<'a> {
     text: &'a str,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
     /// The folder of the modules it declares.
     fn folder(&self) -> PathBuf {
         let parent = self.path.parent().unwrap_or(Path::new(""));
@@ -50,7 +72,7 @@ impl Source<'_> {
     }
 
     /// Lines that are not only for tests, with their numbers, and the modules that are.
-    fn lines(&self) -> (Vec<(usize, &str)>, Vec<PathBuf>) {
+    fn lines(&self) -> (Vec<(usize, &'a str)>, Vec<PathBuf>) {
         let (mut kept, mut tests) = (Vec::new(), Vec::new());
         let mut lines = self.text.lines().enumerate().peekable();
         while let Some((at, line)) = lines.next() {
@@ -61,7 +83,8 @@ impl Source<'_> {
             }
             while lines.next_if(|(_, line)| line.trim().starts_with("#[")).is_some() {}
             let Some((_, item)) = lines.next() else { break };
-            if let Some(name) = item.trim().strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) {
+            let module = private(item).and_then(|item| item.strip_prefix("mod ")?.strip_suffix(';'));
+            if let Some(name) = module {
                 tests.push(self.folder().join(name));
             } else if item.ends_with('{') {
                 let end = format!("{}}}", &item[..item.len() - item.trim_start().len()]);
@@ -72,38 +95,62 @@ impl Source<'_> {
     }
 }
 
+/// An item without its visibility.
+fn private(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let Some(rest) = line.strip_prefix("pub").map(str::trim_start) else { return Some(line) };
+    match rest.strip_prefix('(') {
+        Some(inside) => Some(inside.split_once(')')?.1.trim_start()),
+        None => Some(rest),
+    }
+}
+
 /// The type that a line defines. Associated types belong to their trait.
 fn defined(line: &str) -> Option<&str> {
-    let mut rest = line.trim_start();
-    let is_inside = rest.len() < line.len();
-    if let Some(after) = rest.strip_prefix("pub") {
-        rest = after.trim_start();
-        if let Some(inside) = rest.strip_prefix('(') {
-            rest = inside.split_once(')')?.1.trim_start();
-        }
-    }
+    let rest = private(line)?;
+    let is_inside = line.starts_with(char::is_whitespace);
     let (kind, rest) = rest.strip_prefix("unsafe ").unwrap_or(rest).split_once(' ')?;
     let is_type = matches!(kind, "struct" | "enum" | "trait" | "union") || kind == "type" && !is_inside;
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
     (is_type && rest.starts_with(|c: char| c.is_ascii_uppercase())).then(|| &rest[..end])
 }
 
+/// The types that these sources of one crate define, but for its tests: name, file and line.
+fn types<'a>(all: &[Source<'a>]) -> Vec<(&'a str, &'a Path, usize)> {
+    let (mut types, mut tests) = (Vec::new(), Vec::new());
+    for source in all {
+        let (lines, modules) = source.lines();
+        types.extend(lines.into_iter().filter_map(|(at, line)| Some((defined(line)?, source.path, at))));
+        tests.extend(modules);
+    }
+    types.retain(|(_, path, _)| !tests.iter().any(|test| path.with_extension("").starts_with(test)));
+    types
+}
+
+/// Names that more than one crate defines, and these crates.
+fn shared<'a>(crates: &[(&'a str, Vec<Source<'a>>)]) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
+    let mut found = BTreeMap::<_, BTreeSet<_>>::new();
+    for (name, all) in crates {
+        for (defined, ..) in types(all) {
+            found.entry(defined).or_default().insert(*name);
+        }
+    }
+    found.retain(|_, crates| crates.len() > 1);
+    found
+}
+
 /// Names that these sources of one crate define more than once on one system, and where.
 fn twice(all: &[Source<'_>]) -> BTreeMap<String, BTreeSet<String>> {
-    let read: Vec<_> = all.iter().map(|source| (source, source.lines())).collect();
-    let tests: Vec<&PathBuf> = read.iter().flat_map(|(_, (_, tests))| tests).collect();
-    let is_test = |path: &Path| tests.iter().any(|test| path.with_extension("").starts_with(test));
+    let defined = types(all);
     let is_of = |path: &Path, system: &[&str]| {
         path.iter().filter_map(|part| part.to_str()).any(|part| system.contains(&part))
     };
     let mut found = BTreeMap::<_, BTreeSet<_>>::new();
     for (one, other) in [(SYSTEMS[0], SYSTEMS[1]), (SYSTEMS[1], SYSTEMS[0])] {
         let mut places = BTreeMap::<_, Vec<_>>::new();
-        for (source, (lines, _)) in &read {
-            let path = source.path;
-            if !is_test(path) && (is_of(path, one) || !is_of(path, other)) {
-                let places_of = lines.iter().filter_map(|(at, line)| Some((defined(line)?, *at)));
-                places_of.for_each(|(name, at)| places.entry(name).or_default().push((path, at)));
+        for (name, path, at) in &defined {
+            if is_of(path, one) || !is_of(path, other) {
+                places.entry(*name).or_default().push((*path, at));
             }
         }
         for (name, places) in places.into_iter().filter(|(_, places)| places.len() > 1) {
@@ -114,23 +161,31 @@ fn twice(all: &[Source<'_>]) -> BTreeMap<String, BTreeSet<String>> {
     found
 }
 
-/// Names with two meanings, and lines of the list that are out of date.
+/// The sources of a crate: their paths inside it, and their texts.
+fn read(folder: &Path) -> Vec<(PathBuf, String)> {
+    let mut paths = Vec::new();
+    sources(&folder.join("src"), &mut paths);
+    let text = |path: &PathBuf| std::fs::read_to_string(path).expect("a source");
+    let short = |path: &PathBuf| path.strip_prefix(folder).map_or_else(|_| path.clone(), Path::to_owned);
+    paths.iter().map(|path| (short(path), text(path))).collect()
+}
+
+/// Names with two meanings, and lines of the lists that are out of date.
 pub fn faults() -> Vec<String> {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of all crates");
-    let mut faults = Vec::new();
-    for entry in std::fs::read_dir(crates).expect("crates") {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of all crates");
+    let (mut faults, mut crates) = (Vec::new(), BTreeMap::new());
+    for entry in std::fs::read_dir(folder).expect("crates") {
         let folder = entry.expect("a crate").path();
         let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { continue };
-        let mut paths = Vec::new();
-        sources(&folder.join("src"), &mut paths);
-        let texts: Vec<_> =
-            paths.iter().map(|path| std::fs::read_to_string(path).expect("a source")).collect();
-        let short =
-            |path: &'_ PathBuf| path.strip_prefix(&folder).map_or_else(|_| path.clone(), Path::to_owned);
-        let shown: Vec<_> = paths.iter().map(short).collect();
-        let own: Vec<_> = shown.iter().zip(&texts).map(|(path, text)| Source { path, text }).collect();
-        let mut found = twice(&own);
-        for allowed in TWICE.iter().filter(|(of, ..)| *of == name).flat_map(|(_, names, _)| *names) {
+        crates.insert(name.to_owned(), read(&folder));
+    }
+    let crates: Vec<(&str, Vec<Source<'_>>)> = crates
+        .iter()
+        .map(|(name, all)| (&**name, all.iter().map(|(path, text)| Source { path, text }).collect()))
+        .collect();
+    for (name, own) in &crates {
+        let mut found = twice(own);
+        for allowed in TWICE.iter().filter(|(of, ..)| of == name).flat_map(|(_, names, _)| *names) {
             if found.remove(*allowed).is_none() {
                 faults.push(format!("{name}: {allowed} is no longer defined twice: take it off the list"));
             }
@@ -138,6 +193,18 @@ pub fn faults() -> Vec<String> {
         faults.extend(found.into_iter().map(|(twice, places)| {
             format!("{name}: {twice} at {}", places.into_iter().collect::<Vec<_>>().join(", "))
         }));
+    }
+    let mut found = shared(&crates);
+    for (of, names, _) in SHARED {
+        for allowed in *names {
+            if !found.remove(allowed).is_some_and(|crates| crates.iter().eq(*of)) {
+                faults
+                    .push(format!("{allowed} is no longer in {} alone: correct the list", of.join(" and ")));
+            }
+        }
+    }
+    for (name, crates) in found {
+        faults.push(format!("{name} in {}", crates.into_iter().collect::<Vec<_>>().join(" and ")));
     }
     faults
 }
@@ -162,4 +229,21 @@ fn a_name_with_two_meanings_is_found() {
     let tests =
         "struct A;\n#[cfg(test)]\nmod tests {\n    struct A;\n}\nstruct B;\n#[cfg(all(test, b))]\nmod b;\n";
     assert_eq!(names(&[("a.rs", tests), ("a/b.rs", "struct A;\n"), ("c.rs", "struct B;\n")]), "B");
+}
+
+#[test]
+fn a_name_of_two_crates_is_found() {
+    let crate_of = |name, text| (name, vec![Source { path: Path::new("lib.rs"), text }]);
+    let tests = "#[cfg(test)]\npub(crate) mod tests {\n    struct Shared;\n}\n";
+    let found = shared(&[
+        crate_of("a", "pub struct Shared;\nstruct Own;\n"),
+        crate_of("b", "enum Shared {}\nenum Other {}\n"),
+        crate_of("c", tests),
+    ]);
+    assert_eq!(found, BTreeMap::from([("Shared", BTreeSet::from(["a", "b"]))]));
+    let files = vec![
+        Source { path: Path::new("a.rs"), text: "#[cfg(all(test, unix))]\npub(in crate::x) mod tests;\n" },
+        Source { path: Path::new("a/tests.rs"), text: "struct Shared;\n" },
+    ];
+    assert_eq!(shared(&[crate_of("b", "struct Shared;\n"), ("c", files)]), BTreeMap::new());
 }
