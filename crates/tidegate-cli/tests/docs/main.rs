@@ -133,6 +133,6 @@ fn sources_use_the_words_of_the_field() {
 }
 
 #[test]
-fn every_type_name_has_one_meaning_in_its_crate() {
+fn every_type_name_has_one_meaning() {
     none("type names are defined more than once", names::faults());
 }
