@@ -8,6 +8,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::kit::{Server, finish, run, tidegate};
 
+/// A chat server whose members may say as many lines as they want, with more options.
+fn serve_chat(more: &[&str]) -> Server {
+    Server::start(&[&["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "0"], more].concat())
+}
+
 fn load(server: &Server, args: &[&str]) -> (Option<i32>, serde_json::Value, String) {
     let all = [&["load", "chat", &server.url, "--json", "-"], args].concat();
     let outcome = run(&mut tidegate(&all));
@@ -17,8 +22,7 @@ fn load(server: &Server, args: &[&str]) -> (Option<i32>, serde_json::Value, Stri
 
 #[test]
 fn every_member_hears_everything_in_every_room() {
-    let server =
-        Server::start(&["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "0", "--threads", "2"]);
+    let server = serve_chat(&["--threads", "2"]);
     for more in [&[][..], &["--websocket"], &["--wait", "spin:1ms"]] {
         let args =
             ["-c", "50", "--rooms", "3", "--speakers", "6", "--rate", "200", "-n", "100", "--threads", "2"];
@@ -38,18 +42,7 @@ fn every_member_hears_everything_in_every_room() {
 
 #[test]
 fn who_stops_reading_is_cut_off_and_nobody_else_misses_anything() {
-    let server = Server::start(&[
-        "serve",
-        "chat",
-        "--listen",
-        "127.0.0.1:0",
-        "--lines-per-s",
-        "0",
-        "--behind-bytes",
-        "128KiB",
-        "--socket-send-buffer",
-        "4KiB",
-    ]);
+    let server = serve_chat(&["--behind-bytes", "128KiB", "--socket-send-buffer", "4KiB"]);
     let args = [
         "-c",
         "20",
@@ -83,18 +76,7 @@ fn papers() -> (tempfile::TempDir, [String; 2]) {
 #[test]
 fn members_of_both_kinds_may_be_encrypted() {
     let (_folder, [cert, key]) = papers();
-    let server = Server::start(&[
-        "serve",
-        "chat",
-        "--listen",
-        "127.0.0.1:0",
-        "--lines-per-s",
-        "0",
-        "--tls-cert",
-        &cert,
-        "--tls-key",
-        &key,
-    ]);
+    let server = serve_chat(&["--tls-cert", &cert, "--tls-key", &key]);
     for (scheme, speech) in [("tls", "lines"), ("wss", "web_socket")] {
         let target = format!("{scheme}://{}", server.addr);
         let args =
@@ -127,7 +109,7 @@ fn line(member: &mut BufReader<TcpStream>) -> String {
 
 #[test]
 fn an_interrupted_load_tells_what_was_heard_until_then() {
-    let server = Server::start(&["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "0"]);
+    let server = serve_chat(&[]);
     let mut watcher = member(&server, "load0");
     let mut command = tidegate(&["load", "chat", &server.url, "-c", "5", "-d", "600", "--json", "-"]);
     let load = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
