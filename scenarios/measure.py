@@ -33,6 +33,7 @@ class Server:
     def __init__(self, command, cpu=SERVER_CPU, port=None, log=subprocess.DEVNULL, **places):
         self.port = port or free_port()
         words = [word.format(port=self.port, **places) for word in shlex.split(command)]
+        self.command = shlex.join(words)
         self.process = subprocess.Popen(["taskset", "-c", cpu, *words], stdout=log, stderr=log)
         deadline = time.monotonic() + 20
         while True:
@@ -43,7 +44,7 @@ class Server:
                 ended = self.process.poll() is not None
                 if ended or time.monotonic() > deadline:
                     self.stop()
-                    sys.exit(f"{shlex.join(words)} does not listen on port {self.port}")
+                    sys.exit(f"{self.command} does not listen on port {self.port}")
                 time.sleep(0.05)
 
     def tasks(self):
@@ -58,10 +59,21 @@ class Server:
 
     def nanoseconds(self):
         total = 0
-        for task in self.tasks():
-            with open(f"{task}/schedstat") as stat:
-                total += int(stat.read().split()[0])
+        try:
+            for task in self.tasks():
+                with open(f"{task}/schedstat") as stat:
+                    total += int(stat.read().split()[0])
+        except (FileNotFoundError, ProcessLookupError):  # of /proc: when opened, and when read
+            self.check_alive()
+            sys.exit(f"a thread or child of {self.command} ended while it was measured, and its time with it")
+        self.check_alive()  # what a dead one spent can be read until somebody waits for it
         return total
+
+    def check_alive(self):
+        status = self.process.poll()
+        if status is not None:
+            how = f"exit code {status}" if status >= 0 else signal.strsignal(-status)
+            sys.exit(f"{self.command} ended while it was measured: {how}")
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
