@@ -80,7 +80,8 @@ pub fn prose(text: &str) -> String {
     terminal_columns().map_or_else(|| text.to_owned(), |columns| wrapped(text, columns))
 }
 
-/// Lines of a name and what is to be said about it, which are broken between words, below the first word after the name.
+/// Lines of a name and what is to be said about it, which are broken between words, below the first word after the
+/// name.
 pub fn indented(lines: &str) -> String {
     const NAME: usize = 13;
     let Some(columns) = terminal_columns().filter(|&columns| columns > 2 * NAME) else {

@@ -1,5 +1,5 @@
-//! Generates docs/options.md, and what other pages of the reference take from tables in the code. A test fails if a page
-//! is out of date.
+//! Generates docs/options.md, and what other pages of the reference take from tables in the code. A test fails if a
+//! page is out of date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

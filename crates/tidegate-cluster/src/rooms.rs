@@ -1,4 +1,5 @@
-//! Federated chat rooms: a bridge between one node's [`Federation`](tidegate_services::chat::Federation) and a NATS broker with JetStream.
+//! Federated chat rooms: a bridge between one node's [`Federation`](tidegate_services::chat::Federation) and a NATS
+//! broker with JetStream.
 //!
 //! The stream orders the events of each room and keeps the last ones; docs/chat.md explains what that means for
 //! members. One thread does all the work; rooms never wait for it, and their queues to it are bounded

@@ -15,8 +15,8 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 #[error("not a histogram in compressed V2 encoding ({0}); use the output of tidegate load --json unchanged")]
 pub struct HistogramError(String);
 
-/// How many values are in this range. A counter that reaches over a bound counts where it begins, so ranges side by side
-/// count each value once.
+/// How many values are in this range. A counter that reaches over a bound counts where it begins, so ranges side by
+/// side count each value once.
 pub fn count_in(histogram: &Histogram<u64>, range: Range<u64>) -> u64 {
     let begins = |value| histogram.lowest_equivalent(value);
     let counters =

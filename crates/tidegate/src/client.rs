@@ -63,8 +63,8 @@ pub struct Dialler {
 }
 
 impl Dialler {
-    /// Requests a connection: `dial` is an address, or a [`Dial`] with more to say. [`Service::open`] creates its session; if the dial fails, [`Service::dial_failed`] is
-    /// called instead.
+    /// Requests a connection: `dial` is an address, or a [`Dial`] with more to say. [`Service::open`] creates its
+    /// session; if the dial fails, [`Service::dial_failed`] is called instead.
     ///
     /// # Errors
     /// The client has stopped, or [`Policy::mail_queue`] dials are already pending.

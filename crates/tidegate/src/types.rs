@@ -95,9 +95,9 @@ pub struct Peer {
     /// Its address. Always set for connections dialled to one; for accepted ones if the service
     /// [asks for it](crate::Service::needs_peer_addr). Unix sockets have none.
     pub addr: Option<SocketAddr>,
-    /// The address of this end, where the service [asks for it](crate::Service::needs_local_addr): for accepted connections
-    /// the one that the peer has connected to, also where the server listens on all (`0.0.0.0`). Unix sockets have
-    /// none.
+    /// The address of this end, where the service [asks for it](crate::Service::needs_local_addr): for accepted
+    /// connections the one that the peer has connected to, also where the server listens on all (`0.0.0.0`). Unix
+    /// sockets have none.
     pub local_addr: Option<SocketAddr>,
     /// Who made the connection.
     pub origin: Origin,
@@ -237,8 +237,8 @@ pub enum Activity {
     /// [`Policy::min_rate`](crate::Policy::min_rate) does not apply to it.
     Answer,
     /// Work of this end, such as mail with the response: a stop waits for it. While there is input that the session
-    /// left, no more is received; it is passed again when mail, a timer or [`on_drained`](crate::Session::on_drained) has
-    /// ended the work, and only then the session learns that its peer has finished.
+    /// left, no more is received; it is passed again when mail, a timer or [`on_drained`](crate::Session::on_drained)
+    /// has ended the work, and only then the session learns that its peer has finished.
     Work,
 }
 

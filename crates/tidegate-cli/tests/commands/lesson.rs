@@ -1,5 +1,5 @@
-//! `tidegate lesson`: every lesson starts, its commands are what the program takes, its fault is there, the right answer
-//! is accepted and a wrong one is not. Nothing here depends on how long something takes.
+//! `tidegate lesson`: every lesson starts, its commands are what the program takes, its fault is there, the right
+//! answer is accepted and a wrong one is not. Nothing here depends on how long something takes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};

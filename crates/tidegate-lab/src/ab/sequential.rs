@@ -54,7 +54,8 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Adds a pair: ln(cost of NEW / cost of OLD). A value that is not finite is ignored; the caller has refused costs of 0.
+    /// Adds a pair: ln(cost of NEW / cost of OLD). A value that is not finite is ignored; the caller has refused costs
+    /// of 0.
     pub fn add(&mut self, log: f64) {
         if !log.is_finite() {
             return;
@@ -152,7 +153,8 @@ mod tests {
 
     const FALSE_ALARM: f64 = 0.01;
 
-    /// Rounds of a shared machine: 3% each, one in twenty up to twice as dear, and a level that wanders by some percent.
+    /// Rounds of a shared machine: 3% each, one in twenty up to twice as dear, and a level that wanders by some
+    /// percent.
     struct Machine {
         random: fastrand::Rng,
         level: f64,

@@ -68,7 +68,8 @@ fn costs(table: &ResultTable) -> Vec<Cost> {
         Cost { model, us, times, interval }
     };
     let mut costs: Vec<Cost> = found.into_iter().map(cost).collect();
-    // By what is shown: by round, another order may come out than of the medians. What all are compared with stays first.
+    // By what is shown: by round, another order may come out than of the medians. What all are compared with stays
+    // first.
     if let Some(others) = costs.get_mut(1..) {
         others.sort_by(|a, b| a.times.total_cmp(&b.times));
     }

@@ -13,8 +13,8 @@ use crate::experiment::round::{self, Round};
 use crate::experiment::{ServerProcess, affordable, connections, sizing};
 use crate::{Bench, LabError};
 
-/// Part of what a server can answer that the open loops of [`Goal::P99`] and [`Goal::Cpu`] ask for: enough to be busy, and away from the
-/// queue that grows without bound at all of it.
+/// Part of what a server can answer that the open loops of [`Goal::P99`] and [`Goal::Cpu`] ask for: enough to be busy,
+/// and away from the queue that grows without bound at all of it.
 const PART_OF_CAPACITY: f64 = 0.5;
 
 /// Servers and loads of this machine.

@@ -101,8 +101,8 @@ mod tests {
         assert_eq!(locked_kib(&pageable), None);
     }
 
-    /// What is in memory of the mapping that has these pages, if it is locked. The sum of the process changes with other
-    /// tests, and so does the proportional share (`Locked`) while another one forks.
+    /// What is in memory of the mapping that has these pages, if it is locked. The sum of the process changes with
+    /// other tests, and so does the proportional share (`Locked`) while another one forks.
     #[cfg(target_os = "linux")]
     fn locked_kib(pages: &Pages) -> Option<u64> {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();

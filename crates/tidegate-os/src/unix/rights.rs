@@ -53,8 +53,8 @@ pub(crate) fn send(
     retry(|| count(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) }))
 }
 
-/// Receives into `message`, and the descriptors that came with it. Of more than `most` the first ones are opened: `most`
-/// of them, or a few more.
+/// Receives into `message`, and the descriptors that came with it. Of more than `most` the first ones are opened:
+/// `most` of them, or a few more.
 pub(crate) fn receive(
     socket: &UnixStream,
     message: &mut [u8],

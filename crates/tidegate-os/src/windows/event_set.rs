@@ -170,8 +170,8 @@ impl EventSet {
             }
             EventOwner::Socket { socket, event, before } => {
                 let before = std::mem::take(before);
-                // SAFETY: the event was set up for this socket in `push`, which says that it has to be taken out before it
-                // is closed; one that was closed all the same is an error, or has another event, which is not reset.
+                // SAFETY: the event was set up for this socket in `push`, which says that it has to be taken out before
+                // it is closed; one that was closed all the same is an error, or has another event, which is not reset.
                 let news = unsafe { take_news(*socket, event)? };
                 Ok(News { ready: news.ready.or(before.ready), ended: news.ended })
             }

@@ -75,7 +75,8 @@ impl Handshake {
         let tcp = Stream::bound(from).map_err(system("no source address"))?;
         let from = tcp.local_addr().map_err(system("no source address"))?;
         // The socket's holder could act as the peer, so send it only to the owner of the listener, who has its
-        // connections anyway. Asked for with port 0: an earlier connection from this very port may still be in TIME_WAIT.
+        // connections anyway. Asked for with port 0: an earlier connection from this very port may still be in
+        // TIME_WAIT.
         let nobody = SocketAddr::new(from.ip(), 0);
         let whose = diag::find(to, nobody, None).map_err(system("the listener's user (inet_diag)"))?;
         let owner = whose.filter(|found| found.listens).ok_or(Plain::Unknown(to))?.user;

@@ -1,9 +1,9 @@
 //! All limits, in one place.
 //!
-//! A [`Policy`] is plain data with a default and a setter for each limit. [`Policy::check`] checks the limits against one another
-//! when a server or client is built; a wrong combination is a [`PolicyError`] that names both limits and the remedy.
-//! Engines never read a limit and decide: they call the functions next to the limits ([`accept`], [`timeouts`],
-//! [`sends`]) or carry out an action of `proto`.
+//! A [`Policy`] is plain data with a default and a setter for each limit. [`Policy::check`] checks the limits against
+//! one another when a server or client is built; a wrong combination is a [`PolicyError`] that names both limits and
+//! the remedy. Engines never read a limit and decide: they call the functions next to the limits ([`accept`],
+//! [`timeouts`], [`sends`]) or carry out an action of `proto`.
 //!
 //! All properties of a limit are one entry of a table ([`limit`]): name, default, range, relations, option and key, its
 //! effect on each model, whether it may change while a server runs. A limit that a model cannot enforce is refused by

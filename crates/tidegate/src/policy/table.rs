@@ -23,8 +23,8 @@ pub(super) const WINDOWS: &[Model] = &[AsyncSelect, EventSelect, Overlapped, Ioc
 
 /// Defines a struct of limits with its documentation, its defaults, its setters, and its rows of the table.
 ///
-/// The struct is `non_exhaustive`, so that a new limit breaks no user: outside of the crate a value is made of a default
-/// by setters, which have the names of the fields.
+/// The struct is `non_exhaustive`, so that a new limit breaks no user: outside of the crate a value is made of a
+/// default by setters, which have the names of the fields.
 ///
 /// `parts` are nested structs of limits. `at` is the path to this struct in a policy.
 macro_rules! limits {

@@ -179,7 +179,8 @@ pub enum Mail {
     Timer,
     /// The timer set with [`Outbox::set_timer`] under this key fired.
     KeyedTimer(u64),
-    /// What was sent to the session's [`Mailbox`](crate::Mailbox); [`Recipient::unpack`](crate::Recipient::unpack) takes it out.
+    /// What was sent to the session's [`Mailbox`](crate::Mailbox); [`Recipient::unpack`](crate::Recipient::unpack)
+    /// takes it out.
     Message(Message),
     /// A value sent to a [`Group`](crate::Group) the session is in; shared by all of them.
     Group(Arc<dyn Any + Send + Sync>),

@@ -63,8 +63,8 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
 
     /// Creates and binds the sockets: datagrams queue in the kernel from now on. Port 0 lets the system pick one.
     ///
-    /// Takes an address as [`Server::bind`](crate::Server::bind) does: text, a [`SocketAddr`], or a pair of an IP address
-    /// and a port.
+    /// Takes an address as [`Server::bind`](crate::Server::bind) does: text, a [`SocketAddr`], or a pair of an IP
+    /// address and a port.
     ///
     /// # Errors
     /// An invalid policy, an unavailable model or path, an unusable address, or a Unix socket; nothing is left behind.

@@ -58,8 +58,8 @@ fn case(model: Model) {
     let (after, elapsed) = (server.ask(), start.elapsed());
     let used = Duration::from_millis(after.cpu_ms - before.cpu_ms);
     assert!(used < elapsed / 2, "{used:?} of CPU in {elapsed:?}: it spins");
-    // On a busy machine a thread that spins gets little CPU, but tries far more often than the pause allows. All accepts
-    // that it has posted may fail before one.
+    // On a busy machine a thread that spins gets little CPU, but tries far more often than the pause allows. All
+    // accepts that it has posted may fail before one.
     let pauses = elapsed.as_millis() / EXHAUSTION_PAUSE.as_millis() + 2;
     let tried = u128::from(after.no_descriptors - before.no_descriptors);
     let most = (IO_THREADS * ACCEPTS_NEAR_LIMIT) as u128 * pauses;

@@ -1,5 +1,5 @@
-//! [`Policy::coalesce`]: a loop that pauses to let requests gather answers every one of them, in order and whole; a lone
-//! request, mail and a stop get through all the same; and it does pause where requests come densely.
+//! [`Policy::coalesce`]: a loop that pauses to let requests gather answers every one of them, in order and whole; a
+//! lone request, mail and a stop get through all the same; and it does pause where requests come densely.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

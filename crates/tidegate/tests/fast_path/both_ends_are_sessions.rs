@@ -51,8 +51,8 @@ fn however_they_wait() {
     }
 }
 
-/// The name under which diallers find the fast path is free when a server has ended, as its port is; and a dialler finds
-/// the owner of the port although an earlier connection between the same two ports is in TIME_WAIT.
+/// The name under which diallers find the fast path is free when a server has ended, as its port is; and a dialler
+/// finds the owner of the port although an earlier connection between the same two ports is in TIME_WAIT.
 fn a_server_that_starts_again_on_its_port_has_it_at_once() {
     if !is_alone("both_ends_are_sessions::a_server_that_starts_again_on_its_port_has_it_at_once") {
         return;

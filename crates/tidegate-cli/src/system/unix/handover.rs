@@ -128,9 +128,9 @@ pub struct HandoverState {
     pub metrics: Option<OwnedFd>,
 }
 
-/// The socket at which a successor finds this process, at PATH once it is open. When it is dropped nothing is handed over
-/// any more: the socket is removed, unless it is a successor's, and the descriptors of the listening sockets are closed, so
-/// that a stop closes these sockets.
+/// The socket at which a successor finds this process, at PATH once it is open. When it is dropped nothing is handed
+/// over any more: the socket is removed, unless it is a successor's, and the descriptors of the listening sockets are
+/// closed, so that a stop closes these sockets.
 pub struct HandoverListener {
     giver: Arc<Giver>,
     path: PathBuf,
@@ -201,8 +201,8 @@ fn answer(listener: &UnixListener, giver: &Arc<Giver>) {
     let mut callers: VecDeque<ConnectedSuccessor> = VecDeque::new();
     loop {
         let caller = listener.accept().map_err(anyhow::Error::from);
-        // Unblocks the thread at the first caller after the successor or the stop; until then it waits, and holds none of
-        // the sockets.
+        // Unblocks the thread at the first caller after the successor or the stop; until then it waits, and holds none
+        // of the sockets.
         if giver.is_over() {
             return;
         }

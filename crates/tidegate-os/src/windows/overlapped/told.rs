@@ -66,8 +66,8 @@ impl<N: Notifier> Queue<N> {
     fn finish(&mut self, operation: Operation) -> Option<Done> {
         let Operation { overlapped, key, socket, held, is_followed, polls, .. } = operation;
         let result = status::outcome(overlapped.Internal as i32, overlapped.InternalHigh);
-        // SAFETY: it is open: an operation forgets its socket when the owner closes it (`Queue::close`), which needs the
-        // queue that is borrowed here.
+        // SAFETY: it is open: an operation forgets its socket when the owner closes it (`Queue::close`), which needs
+        // the queue that is borrowed here.
         let socket = socket.map(|socket| unsafe { BorrowedFd::borrow_raw(socket) });
         let outcome = match held {
             OperationData::Nothing => {

@@ -173,9 +173,9 @@ struct QueueState {
 struct Resting {
     /// Those that wait for a job.
     idle: usize,
-    /// Those that sleep on a connection because nobody waited when they looked. If there are more jobs than workers that
-    /// wait for one, one of them is woken, in turn, to see whether its connection can wait instead. Those that have work
-    /// again are passed over: an application may keep them for long.
+    /// Those that sleep on a connection because nobody waited when they looked. If there are more jobs than workers
+    /// that wait for one, one of them is woken, in turn, to see whether its connection can wait instead. Those that
+    /// have work again are passed over: an application may keep them for long.
     asleep: VecDeque<Arc<Alarm>>,
 }
 

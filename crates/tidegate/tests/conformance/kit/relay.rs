@@ -20,8 +20,8 @@ use super::any_loopback::any_loopback;
 
 const RING: usize = 4096;
 
-/// Callers that may wait for the server's answer at once. It keeps 512 offers of a user and hangs up on others, who stay
-/// with TCP; that is not what these cases are about.
+/// Callers that may wait for the server's answer at once. It keeps 512 offers of a user and hangs up on others, who
+/// stay with TCP; that is not what these cases are about.
 const MOST_WAITING: usize = 256;
 
 static WAITING: AtomicUsize = AtomicUsize::new(0);
