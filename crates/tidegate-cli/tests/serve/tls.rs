@@ -83,6 +83,33 @@ fn http2_is_served_by_prior_knowledge_and_agreed_on_over_tls() {
     }
 }
 
+/// The options of requests hold for hyper, too, and whatever a peer sends its connection is counted.
+#[test]
+fn http2_keeps_the_limits_of_requests_and_counts_its_connections() {
+    let fixed = ["serve", "http", "--http2", "--listen", "127.0.0.1:0", "--stats"];
+    let large = format!("GET / HTTP/1.1\r\nHost: a\r\nFiller: {}\r\n\r\n", "x".repeat(10_000));
+    let sized = ["--body-bytes", "10", "--head-bytes", "8KiB"];
+    let short = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n012345678";
+    let long = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 11\r\n\r\n01234567890";
+    for (limits, requests) in [
+        (&sized[..], &[(long, 413), (large.as_str(), 431), ("no request at all\r\n\r\n", 400)][..]),
+        (&["--request-timeout", "100ms"], &[(short, 408)]),
+    ] {
+        let server = Server::start(&[&fixed[..], limits].concat());
+        for (request, status) in requests {
+            let answer = server.talk(request);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status}: {answer}");
+        }
+        server.signal(Signal::TERM);
+        let (status, _, stderr) = server.ended();
+        assert_eq!(status.code(), Some(0));
+        let stats: serde_json::Value = serde_json::from_str(stderr.last().unwrap()).unwrap();
+        let ends = ["finished", "reset"].map(|why| stats["closed"][why].as_u64().unwrap());
+        assert_eq!(stats["accepted"], requests.len(), "{stats}");
+        assert_eq!(ends.iter().sum::<u64>(), requests.len() as u64, "{stats}");
+    }
+}
+
 #[test]
 fn both_services_are_encrypted_on_every_model() {
     let papers = Papers::new();
