@@ -15,7 +15,7 @@ pub const LESSON: Lesson = Lesson {
     about: "Small messages are answered, large ones hang. Where is the border?",
     server: "The server at {addr} is an echo server. It hears of new bytes once, when they arrive (edge-triggered). Each
 time it takes as much as its buffer holds, echoes that, and waits for the next news.",
-    task: "Messages up to some size are answered; one byte more, and the rest of the message never comes back. Find out
+    task: "Messages up to some size are answered; one byte more, and the rest of the message is never returned. Find out
 the largest size that is answered: try sizes between one that works and one that hangs, half way each time, about a
 dozen in all.",
     commands: &[
@@ -34,7 +34,7 @@ smallest that hangs. Of one that hangs, `received/s` times the seconds in the li
 edge-triggered one (EPOLLET) reports that bytes have arrived, once: what is left then is nobody's news. So drain a socket
 until it would block, or remember that it is still readable. A session of tidegate has the same contract: what it does
 not consume is shown again with new input, not before; one that takes a message at a time says `Consumed::again()`. The
-engine itself drains its sockets and gives the others their turn (`drain_budget`).",
+engine itself drains its sockets and lets the others have their turn (`drain_budget`).",
     page: "models/epoll.md",
     start,
     measure,

@@ -15,7 +15,7 @@ pub const LESSON: Lesson = Lesson {
     about: "A server works until it does not any more. How many connections does it serve in its life?",
     server: "The server at {addr} is an echo server with a table of places, one for each connection. When no place is
 free, it closes a new connection at once.",
-    task: "Nobody stays connected for long, and yet there comes a time when it refuses every client. Find out how many
+    task: "Nobody stays connected for long, and yet after some time it refuses every client. Find out how many
 connections it serves in its whole life, from the start of this lesson on. (Start the lesson again to count again.)",
     commands: &[
         "tidegate load echo {addr} -c 30 --messages 1 --size 64 --timeout 3s   # 30 clients, once each",

@@ -13,7 +13,7 @@ pub const LESSON: Lesson = Lesson {
     title: "half-close",
     about: "A client finishes sending, then reads. Does every answer arrive?",
     server: "The server at {addr} echoes records of 64 bytes. Like a decoder that looks ahead, it keeps the latest
-record until it knows what comes behind it: another record, or the end of the input.",
+record until it knows what follows it: another record, or the end of the input.",
     task: "A client sends 10 records, finishes sending (half-close), and goes on reading. Find out how many of the
 10 records come back.",
     commands: &[

@@ -276,7 +276,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     /// has up to 64 pieces. On the other models a send is over when its call returns.
     posted_sends: usize = 1 => {
         what: "Sends of one connection that may be in flight at once, where the model can have more than one",
-        cost: "memory of the kernel for each; output that comes while one is in flight is not gathered",
+        cost: "memory of the kernel for each; output written while one is in flight is not gathered",
         option: Some("posted-sends"),
         unit: Count,
         range: Within(1, MOST_POSTED as u128),
