@@ -10,7 +10,6 @@ use io_uring::{squeue, types};
 
 use super::restrictions::{Purpose, opcode};
 use super::{Handle, KEY, MAKES_SLOT, OWNED, Ring, RingSetup, Slot, Slots, SubmittedOperation, Tells};
-use crate::pages::Residence;
 
 /// How other rings reach a ring. Keeps what the kernel has of it as long as it is kept.
 #[derive(Clone, Debug)]
@@ -73,19 +72,8 @@ fn try_it() -> io::Result<bool> {
     const KEY: u64 = 1;
     const THERE: u64 = 2;
     const IGNORED: u64 = 3;
-    let setup = RingSetup {
-        purpose: Purpose::Streams,
-        entries: 8,
-        completions: 16,
-        buffers: 1,
-        buffer_bytes: 4096,
-        residence: Residence::Pageable,
-        table: 4,
-        slots: Slots::Registered,
-        busy_poll: None,
-    };
-    let mut from = Ring::new(&setup)?;
-    let mut to = Ring::new(&RingSetup { slots: Slots::Accepted, ..setup })?;
+    let mut from = Ring::new(&RingSetup::trial(Purpose::Streams, Slots::Registered))?;
+    let mut to = Ring::new(&RingSetup::trial(Purpose::Streams, Slots::Accepted))?;
     let (one, other) = UnixStream::pair()?;
     let mut told = Vec::new();
     for socket in [one, other] {

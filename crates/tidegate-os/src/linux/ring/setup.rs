@@ -42,6 +42,24 @@ pub struct RingSetup {
     pub busy_poll: Option<Duration>,
 }
 
+impl RingSetup {
+    /// A small ring with one buffer, to find out what the kernel can do.
+    #[must_use]
+    pub const fn trial(purpose: Purpose, slots: Slots) -> Self {
+        Self {
+            purpose,
+            entries: 8,
+            completions: 16,
+            buffers: 1,
+            buffer_bytes: 4096,
+            residence: Residence::Pageable,
+            table: 8,
+            slots,
+            busy_poll: None,
+        }
+    }
+}
+
 /// Why there is no ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetupError {

@@ -5,7 +5,6 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use tidegate_os::descriptor::OwnedFd;
-use tidegate_os::pages::Residence;
 use tidegate_os::process::locked_memory_limit;
 use tidegate_os::ring::{Completion as Raw, Features, Handle, Purpose, Ring, RingSetup, SetupError, Slots};
 
@@ -13,19 +12,7 @@ use super::{Kind, NOBODY, key};
 use crate::engine::Availability;
 
 pub(super) fn make_one() -> Availability {
-    let residence = Residence::Pageable;
-    let setup = RingSetup {
-        purpose: Purpose::Streams,
-        entries: 8,
-        completions: 16,
-        buffers: 1,
-        buffer_bytes: 4096,
-        residence,
-        table: 8,
-        slots: Slots::Accepted,
-        busy_poll: None,
-    };
-    let mut ring = match Ring::new(&setup) {
+    let mut ring = match Ring::new(&RingSetup::trial(Purpose::Streams, Slots::Accepted)) {
         Ok(ring) => ring,
         Err(e) => return Availability::Unavailable(format!("{e}; {}", remedy(&e))),
     };
