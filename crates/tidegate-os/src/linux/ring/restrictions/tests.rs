@@ -1,33 +1,29 @@
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use io_uring::{opcode as any, squeue, types};
 
 use super::*;
-use crate::pages::Residence;
 use crate::ring::{Ring, RingSetup, SetupError, Slots};
 
 const KEY: u64 = 7;
 
-/// `None` where io_uring is forbidden or missing, and for no other reason: then there is nothing to test.
+/// `None` where io_uring is forbidden or missing, and for no other reason: then there is nothing to test, which is
+/// said.
 fn ring(purpose: Purpose) -> Option<Ring> {
-    let setup = RingSetup {
-        purpose,
-        entries: 8,
-        completions: 16,
-        buffers: 1,
-        buffer_bytes: 4096,
-        residence: Residence::Pageable,
-        table: 8,
-        slots: Slots::Registered,
-        busy_poll: None,
-    };
-    Ring::new(&setup).inspect_err(is_without_rings).ok()
+    Ring::new(&RingSetup::trial(purpose, Slots::Registered)).inspect_err(not_tested).ok()
 }
 
-fn is_without_rings(e: &std::io::Error) {
+/// A unit test cannot be ignored once it runs: `.ci/run` collects this line beside the tests that are. Not `eprintln!`,
+/// whose text is shown only when a test fails; one write, so that nothing gets in between.
+fn not_tested(e: &std::io::Error) {
     assert!(matches!(SetupError::of(e), SetupError::Forbidden | SetupError::Missing), "{e}");
     assert!(IoUring::new(2).is_err(), "there are rings, but for this one: {e}");
+    let test = std::thread::current();
+    let test = test.name().unwrap_or_default();
+    let line = format!("\nNOT TESTED: {test}: needs io_uring: {e}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 /// What the kernel answers to an entry.
@@ -141,7 +137,7 @@ fn what_is_listed_is_not_refused() {
 fn workers_are_bounded_before_a_ring_is_enabled() {
     let mut builder = IoUring::builder();
     let built = builder.setup_r_disabled().setup_single_issuer().build(8);
-    let Ok(ring) = built.inspect_err(is_without_rings) else { return };
+    let Ok(ring) = built.inspect_err(not_tested) else { return };
     enable(&ring, Purpose::Datagrams).unwrap();
     drop(ring);
     // The limit belongs to the thread: a ring that asks without setting one gets it as the answer.

@@ -1,4 +1,4 @@
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use bytes::Bytes;
@@ -26,7 +26,9 @@ fn who_asks_whether_it_works_is_not_interrupted_later() {
     assert!(times < 3, "{times} of 20");
 }
 
-/// A ring that accepts. `None` where io_uring is forbidden or missing, and for no other reason.
+/// A ring that accepts. `None` where io_uring is forbidden or missing, and for no other reason, which is said: a unit
+/// test cannot be ignored once it runs, and `.ci/run` collects the line beside the tests that are. Not `eprintln!`,
+/// whose text is shown only when a test fails; one write, so that nothing gets in between.
 fn port() -> Option<Uring> {
     let setup = Setup {
         policy: &Policy::default(),
@@ -38,10 +40,14 @@ fn port() -> Option<Uring> {
         transports: &Arc::new(Transports::new(None)),
         descriptors: 16,
     };
-    let is_without_rings = |e: &io::Error| {
+    let not_tested = |e: &io::Error| {
         assert!(matches!(SetupError::of(e), SetupError::Forbidden | SetupError::Missing), "{e}");
+        let test = std::thread::current();
+        let test = test.name().unwrap_or_default();
+        let line = format!("\nNOT TESTED: {test}: needs io_uring: {e}\n");
+        io::stderr().write_all(line.as_bytes()).unwrap();
     };
-    Uring::new(&setup).inspect_err(is_without_rings).ok().map(|(port, _)| port)
+    Uring::new(&setup).inspect_err(not_tested).ok().map(|(port, _)| port)
 }
 
 /// Any sequence number: a ring has one send of a connection in flight.
