@@ -147,20 +147,26 @@ const MAKES_DESCRIPTOR: u64 = 1 << 61;
 /// What a caller's key may use.
 const KEY: u64 = MAKES_DESCRIPTOR - 1;
 
-/// An operation whose memory the kernel may read. `header` and `slices` point into `payload`.
+/// An operation that owns what the kernel may read.
 struct SubmittedOperation {
     key: u64,
-    /// Its result is a descriptor that nobody has yet.
-    makes: bool,
     payload: Option<Payload>,
-    _address: Option<Box<SockAddr>>,
-    _message: Option<Box<SendMessage>>,
-    /// The ring it is about: open until the kernel has looked it up.
-    _to: Option<RingAddress>,
-    /// The slot that is to be left.
-    slot: Option<Slot>,
+    owns: Owns,
+}
+
+/// What an operation owns besides its payload, or is about.
+enum Owns {
+    Nothing,
+    /// Where it connects to.
+    Address(#[expect(dead_code, reason = "the kernel reads it")] Box<SockAddr>),
+    /// Points into the payload.
+    Message(#[expect(dead_code, reason = "the kernel reads it")] Box<SendMessage>),
+    /// Its result is a descriptor that nobody has yet.
+    Made,
+    /// The slot that is to be left, and the ring that is to have its socket: open until the kernel has looked it up.
+    Leaves(Slot, #[expect(dead_code, reason = "the kernel looks it up")] RingAddress),
     /// The slot that is free when it has succeeded, and whether anybody is notified of that.
-    frees: Option<(u32, Tells)>,
+    Frees(u32, Tells),
 }
 
 /// One io_uring instance. It belongs to the thread that made it, and stays there:
@@ -291,9 +297,14 @@ impl Ring {
         let address = Box::new(to);
         let (pointer, length) = (address.as_ptr().cast::<libc::sockaddr>(), address.len());
         let entry = entry_on!(self, socket, |fd| opcode::Connect::new(fd, pointer, length).build());
-        let op = SubmittedOperation { _address: Some(address), ..SubmittedOperation::new(key) };
-        let at = self.in_flight.insert(op) as u64;
-        self.push_on(socket, entry.user_data(OWNED | at));
+        let data = self.own(key, None, Owns::Address(address));
+        self.push_on(socket, entry.user_data(data));
+    }
+
+    /// The user data of an operation that owns something until it has completed.
+    #[inline]
+    fn own(&mut self, key: u64, payload: Option<Payload>, owns: Owns) -> u64 {
+        OWNED | self.in_flight.insert(SubmittedOperation { key: key & KEY, payload, owns }) as u64
     }
 
     /// Reports each time the descriptor becomes readable, until cancelled.
@@ -338,7 +349,7 @@ impl Ring {
     }
 
     /// The next completion that is there.
-    #[inline]
+    #[inline(always)] // its result is taken apart at once, and would be copied in pieces
     pub fn next_completion(&mut self) -> Option<Completion> {
         loop {
             let raw = self.ring.completion().next()?;
@@ -349,36 +360,48 @@ impl Ring {
     }
 
     /// What the kernel says, unless it concerns only the ring.
-    #[inline]
+    #[inline(always)]
     fn completion(&mut self, raw: &cqueue::Entry) -> Option<Completion> {
         let (data, more) = (raw.user_data(), cqueue::more(raw.flags()));
         let result = match u32::try_from(raw.result()) {
             Ok(n) => Ok(n),
             Err(_) => Err(io::Error::from_raw_os_error(-raw.result())),
         };
+        if data & OWNED != 0 {
+            let SubmittedOperation { key, payload, owns } = self.in_flight.remove((data & !OWNED) as usize);
+            let made = if let Owns::Nothing = owns { None } else { self.give_up(owns, &result)? };
+            return Some(Completion { key, result, made, more, buffer: None, payload });
+        }
         let buffer = cqueue::buffer_select(raw.flags())
             .map(|id| Buffer::new(id, *result.as_ref().unwrap_or(&0), self.id));
-        let mut op = (data & OWNED != 0).then(|| self.in_flight.remove((data & !OWNED) as usize));
-        if let (Ok(_), Some((slot, tells))) = (&result, op.as_ref().and_then(|op| op.frees)) {
-            self.free.push(slot);
-            if tells == Tells::Failure {
-                return None;
-            }
-        }
-        let made = match (&result, op.as_mut()) {
-            (&Ok(slot), None) if data & MAKES_SLOT != 0 => {
-                Some(Handle::Direct(Slot { index: slot, ring: self.id }))
-            }
-            (&Ok(fd), op) if op.as_ref().map_or(data & MAKES_DESCRIPTOR != 0, |op| op.makes) => {
-                // SAFETY: the kernel made this descriptor for the operation that completes here: callers cannot give
-                // their keys these bits, so it is an accept or an install. A completion is read once.
-                Some(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }.into())
-            }
-            (Err(_), Some(op)) => op.slot.take().map(Handle::Direct),
+        let made = match &result {
+            Ok(made) if data & (MAKES_SLOT | MAKES_DESCRIPTOR) != 0 => Some(self.made(data, *made)),
             _ => None,
         };
-        let (key, payload) = op.map_or((data & KEY, None), |op| (op.key, op.payload));
-        Some(Completion { key, result, made, more, buffer, payload })
+        Some(Completion { key: data & KEY, result, made, more, buffer, payload: None })
+    }
+
+    /// What an operation has made of what it owned, if its completion concerns more than the ring.
+    fn give_up(&mut self, owns: Owns, result: &io::Result<u32>) -> Option<Option<Handle>> {
+        Some(match (owns, result) {
+            (Owns::Frees(slot, tells), Ok(_)) => {
+                self.free.push(slot);
+                (tells == Tells::Always).then_some(None)?
+            }
+            (Owns::Made, &Ok(fd)) => Some(self.made(MAKES_DESCRIPTOR, fd)),
+            (Owns::Leaves(slot, _), Err(_)) => Some(Handle::Direct(slot)),
+            _ => None,
+        })
+    }
+
+    /// What the kernel made for an operation whose user data says so.
+    fn made(&self, data: u64, made: u32) -> Handle {
+        if data & MAKES_SLOT != 0 {
+            return Handle::Direct(Slot { index: made, ring: self.id });
+        }
+        // SAFETY: the kernel made this descriptor for the operation that completes here: callers cannot give their keys
+        // these bits, so it is an accept or an install. A completion is read once.
+        unsafe { OwnedFd::from_raw_fd(made as RawFd) }.into()
     }
 
     /// The bytes in a received buffer.
@@ -397,21 +420,6 @@ impl Ring {
 /// The user data of an accept.
 fn accept_data(key: u64, direct: bool) -> u64 {
     key & KEY | if direct { MAKES_SLOT } else { MAKES_DESCRIPTOR }
-}
-
-impl SubmittedOperation {
-    fn new(key: u64) -> Self {
-        Self {
-            key: key & KEY,
-            makes: false,
-            payload: None,
-            _address: None,
-            _message: None,
-            _to: None,
-            slot: None,
-            frees: None,
-        }
-    }
 }
 
 impl Ring {

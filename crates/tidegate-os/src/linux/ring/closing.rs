@@ -6,7 +6,7 @@ use std::sync::Arc;
 use io_uring::{squeue, types};
 
 use super::restrictions::opcode;
-use super::{Handle, KEY, OWNED, Ring, Slot, Slots, SubmittedOperation, Tells, accept_data};
+use super::{Handle, KEY, OWNED, Owns, Ring, Slot, Slots, Tells, accept_data};
 
 impl Ring {
     /// Ends one direction or both ([`std::net::Shutdown`]). A thread of the kernel does it, and looks the slot or the
@@ -44,8 +44,7 @@ impl Ring {
         if self.slots == Slots::Accepted {
             return entry.flags(tells.flags()).user_data(key & KEY);
         }
-        let op = SubmittedOperation { frees: Some((slot.index, tells)), ..SubmittedOperation::new(key) };
-        entry.user_data(OWNED | self.in_flight.insert(op) as u64)
+        entry.user_data(self.own(key, None, Owns::Frees(slot.index, tells)))
     }
 
     /// Makes the coming close of the socket send a reset (`SO_LINGER` 0). Whether something will complete with `key`,

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use io_uring::types::RecvMsgOut;
-use socket2::SockAddr;
 
 use super::restrictions::opcode;
-use super::{Buffer, GROUP, KEY, OWNED, Payload, Ring, SendMessage, SubmittedOperation};
+use super::{Buffer, GROUP, KEY, Owns, Payload, Ring, SendMessage};
 use crate::datagram::{Arrival, Control, DatagramSocket, Name, address, segment_of};
 
 /// Bytes of a provided buffer in front of the datagram: a header of four integers, the address, and a control message
@@ -46,10 +45,8 @@ impl Ring {
         segment: Option<u16>,
         key: u64,
     ) {
-        let address = Box::new(SockAddr::from(to));
         let mut message = SendMessage::new(std::slice::from_ref(&bytes));
-        message.header.msg_name = address.as_ptr().cast_mut().cast();
-        message.header.msg_namelen = address.len();
+        message.name(to);
         if let Some(segment) = segment {
             let length;
             (message.control, length) = Control::segment(segment);
@@ -59,13 +56,8 @@ impl Ring {
         let header = &raw const message.header;
         let flags = libc::MSG_NOSIGNAL as u32;
         let entry = opcode::SendMsg::new(self.watch(socket), header).flags(flags).build();
-        let at = self.in_flight.insert(SubmittedOperation {
-            payload: Some(Payload::One(bytes)),
-            _address: Some(address),
-            _message: Some(message),
-            ..SubmittedOperation::new(key)
-        });
-        self.push(entry.user_data(OWNED | at as u64));
+        let data = self.own(key, Some(Payload::One(bytes)), Owns::Message(message));
+        self.push(entry.user_data(data));
     }
 
     /// The datagrams in a buffer that [`receive_datagrams`](Self::receive_datagrams) filled; `None` if the kernel wrote

@@ -9,7 +9,7 @@ use std::time::Duration;
 use io_uring::{squeue, types};
 
 use super::restrictions::{Purpose, opcode};
-use super::{Handle, KEY, MAKES_SLOT, OWNED, Ring, RingSetup, Slot, Slots, SubmittedOperation, Tells};
+use super::{Handle, KEY, MAKES_SLOT, Owns, Ring, RingSetup, Slot, Slots, Tells};
 
 /// How other rings reach a ring. Keeps what the kernel has of it as long as it is kept.
 #[derive(Clone, Debug)]
@@ -49,10 +49,8 @@ impl Ring {
         let there = there & KEY | MAKES_SLOT;
         let send = opcode::MsgRingSendFd::new(ring, self.fixed(&slot), target, there).build();
         let close = self.close_entry(&slot, close_key, Tells::Always);
-        let op =
-            SubmittedOperation { _to: Some(to.clone()), slot: Some(slot), ..SubmittedOperation::new(key) };
-        let at = self.in_flight.insert(op) as u64;
-        let send = send.flags(squeue::Flags::IO_LINK).user_data(OWNED | at);
+        let data = self.own(key, None, Owns::Leaves(slot, to.clone()));
+        let send = send.flags(squeue::Flags::IO_LINK).user_data(data);
         self.push_pair(send, close);
     }
 }

@@ -1,12 +1,14 @@
 //! Sending through a ring: it owns what is sent until the kernel is done with it.
 
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
 use bytes::Bytes;
 use io_uring::{squeue, types};
+use socket2::SockAddr;
 
 use super::restrictions::opcode;
-use super::{Handle, OWNED, Payload, Ring, Slot, SubmittedOperation, Tells};
+use super::{Handle, Owns, Payload, Ring, Slot, Tells};
 use crate::datagram::Control;
 use crate::socket::More;
 
@@ -15,6 +17,7 @@ pub(super) struct SendMessage {
     pub(super) header: libc::msghdr,
     slices: Vec<libc::iovec>,
     pub(super) control: Control,
+    to: Option<SockAddr>,
 }
 
 impl SendMessage {
@@ -25,10 +28,16 @@ impl SendMessage {
             .collect::<Vec<_>>();
         // SAFETY: msghdr is plain old data, for which all zero bytes are a valid value.
         let header = unsafe { std::mem::zeroed::<libc::msghdr>() };
-        let mut message = Box::new(Self { header, slices, control: Control::EMPTY });
+        let mut message = Box::new(Self { header, slices, control: Control::EMPTY, to: None });
         message.header.msg_iov = message.slices.as_mut_ptr();
         message.header.msg_iovlen = message.slices.len() as _;
         message
+    }
+
+    /// Whom it goes to.
+    pub(super) fn name(self: &mut Box<Self>, to: SocketAddr) {
+        let to = self.to.insert(to.into());
+        (self.header.msg_name, self.header.msg_namelen) = (to.as_ptr().cast_mut().cast(), to.len());
     }
 }
 
@@ -75,12 +84,12 @@ impl Ring {
 
     fn send_entry(&mut self, socket: &Handle, payload: Payload, flags: i32, key: u64) -> squeue::Entry {
         let flags = flags | libc::MSG_NOSIGNAL;
-        let (entry, message) = match &payload {
+        let (entry, owns) = match &payload {
             Payload::One(bytes) | Payload::File { read: bytes, .. } => {
                 let (pointer, length) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
                 (
                     entry_on!(self, socket, |fd| opcode::Send::new(fd, pointer, length).flags(flags).build()),
-                    None,
+                    Owns::Nothing,
                 )
             }
             Payload::Many(pieces) => {
@@ -88,12 +97,10 @@ impl Ring {
                 let (header, flags) = (&raw const message.header, flags as u32);
                 let entry =
                     entry_on!(self, socket, |fd| opcode::SendMsg::new(fd, header).flags(flags).build());
-                (entry, Some(message))
+                (entry, Owns::Message(message))
             }
         };
-        let op =
-            SubmittedOperation { payload: Some(payload), _message: message, ..SubmittedOperation::new(key) };
-        entry.user_data(OWNED | self.in_flight.insert(op) as u64)
+        entry.user_data(self.own(key, Some(payload), owns))
     }
 
     /// Completes when the socket can take more, and gives the payload back: what is to be sent by other means than the
@@ -101,18 +108,16 @@ impl Ring {
     pub fn poll_writable(&mut self, socket: &Handle, payload: Payload, key: u64) {
         let wanted = libc::POLLOUT as u32;
         let entry = entry_on!(self, socket, |fd| opcode::PollAdd::new(fd, wanted).build());
-        let op = SubmittedOperation { payload: Some(payload), ..SubmittedOperation::new(key) };
-        let at = self.in_flight.insert(op) as u64;
-        self.push_on(socket, entry.user_data(OWNED | at));
+        let data = self.own(key, Some(payload), Owns::Nothing);
+        self.push_on(socket, entry.user_data(data));
     }
 
     /// [Makes](super::Completion::made) an ordinary descriptor of the socket in a slot, besides it, and gives the
     /// payload back. `EINVAL` before Linux 6.8.
     pub fn install(&mut self, slot: &Slot, payload: Payload, key: u64) {
         let entry = opcode::FixedFdInstall::new(self.fixed(slot), 0).build();
-        let op = SubmittedOperation { payload: Some(payload), makes: true, ..SubmittedOperation::new(key) };
-        let at = self.in_flight.insert(op) as u64;
-        self.push(entry.user_data(OWNED | at));
+        let data = self.own(key, Some(payload), Owns::Made);
+        self.push(entry.user_data(data));
     }
 }
 

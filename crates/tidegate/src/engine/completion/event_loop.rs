@@ -234,11 +234,12 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         if !ended {
             return self.take_received(token, outcome, ended);
         }
-        let mut next = entry.receives.complete(sequence, outcome);
-        while let Some(outcome) = next {
+        let Some(outcome) = entry.receives.complete(sequence, outcome) else { return };
+        self.loop_state.worker.counters.outstanding.sub(1);
+        self.take_received(token, outcome, ended);
+        while let Some(due) = self.table.get_mut(token).and_then(|entry| entry.receives.take_due()) {
             self.loop_state.worker.counters.outstanding.sub(1);
-            self.take_received(token, outcome, ended);
-            next = self.table.get_mut(token).and_then(|entry| entry.receives.take_due());
+            self.take_received(token, due, ended);
         }
     }
 
@@ -302,10 +303,10 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             self.count_sent(sent);
             return self.came_back(token, |in_flight| in_flight.sends -= 1);
         };
-        let mut next = entry.sends.complete(sequence, sent);
-        while let Some(sent) = next {
-            self.take_sent(token, sent);
-            next = self.table.get_mut(token).and_then(|entry| entry.sends.take_due());
+        let Some(sent) = entry.sends.complete(sequence, sent) else { return };
+        self.take_sent(token, sent);
+        while let Some(due) = self.table.get_mut(token).and_then(|entry| entry.sends.take_due()) {
+            self.take_sent(token, due);
         }
     }
 

@@ -511,6 +511,7 @@ impl CompletionDriver for Uring {
         now
     }
 
+    #[inline]
     fn next(&mut self) -> Option<Completion<Self>> {
         self.fresh = None; // nobody went on with it: its connection is gone
         let raw = loop {
