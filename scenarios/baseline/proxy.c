@@ -151,7 +151,8 @@ int main(int argc, char **argv) {
     if (step < 1 || !(buffer = malloc(step))) errx(2, "no such step");
     signal(SIGPIPE, SIG_IGN);
 
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[3])), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    at.sin_port = htons(atoi(argv[3]));
     struct sockaddr_in to = at;
     to.sin_port = htons(atoi(argv[4]));
     int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
