@@ -85,8 +85,9 @@ impl ChatArgs {
         };
         let chat = chat.with_access(Access::of(self.allow_host, self.allow_origin));
         let counters = chat.counters();
-        let plan = self.how.stream_plan(label, &CHAT, policy, chat)?;
-        Ok(Box::new(StreamPlan { chat: Some(counters), bridge, ..plan }))
+        let mut plan = self.how.stream_plan(label, &CHAT, policy, chat)?;
+        plan.server.chat = Some(counters);
+        Ok(Box::new(StreamPlan { bridge, ..plan }))
     }
 
     fn limits(&self, policy: &mut Policy) -> Result<ChatLimits, Failure> {

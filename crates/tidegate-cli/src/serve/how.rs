@@ -12,7 +12,7 @@ use tidegate_services::http::access::Host;
 use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 
 use super::stage::PlannedServer;
-use super::stream::{StreamPlan, binder};
+use super::stream::{StreamPlan, StreamServer, binder};
 use crate::label::{Label, name};
 use crate::limits::{Limits, models, time};
 use crate::origin::DEFAULT_ADDRESS;
@@ -127,18 +127,10 @@ impl How {
         policy.check().map_err(usage)?;
         let model = self.common.model.or(&label, || Model::best_for(&policy));
         let policy = self.limits.keep(policy, model);
-        Ok(StreamPlan {
-            how: self,
-            label,
-            kind,
-            policy,
-            model,
-            secure,
-            binder,
-            chat: None,
-            proxy: None,
-            bridge: None,
-        })
+        let drain_timeout = policy.drain_timeout;
+        let server =
+            StreamServer { how: self, label, kind, model, drain_timeout, secure, chat: None, proxy: None };
+        Ok(StreamPlan { server, policy, binder, bridge: None })
     }
 
     /// The limits of the PROXY header, if required.

@@ -11,7 +11,6 @@ use tidegate_services::{Proxy, ProxyOptions};
 
 use super::how::{How, ServiceKind, endpoint};
 use super::stage::PlannedServer;
-use super::stream::StreamPlan;
 use crate::label::Label;
 use crate::limits::{size, time};
 use crate::{Failure, usage};
@@ -88,8 +87,9 @@ impl ProxyArgs {
         }
         let proxy = Proxy::new(self.to, options).map_err(blame)?;
         let upstreams = proxy.upstreams();
-        let plan = self.how.stream_plan(label, &PROXY, policy, proxy)?;
-        Ok(Box::new(StreamPlan { proxy: Some(upstreams), ..plan }))
+        let mut plan = self.how.stream_plan(label, &PROXY, policy, proxy)?;
+        plan.server.proxy = Some(upstreams);
+        Ok(Box::new(plan))
     }
 }
 

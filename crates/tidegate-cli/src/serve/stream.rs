@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tidegate::system::descriptor::OwnedFd;
@@ -50,58 +51,64 @@ pub fn binder(service: impl Service) -> Binder {
     })
 }
 
-/// A connection server with valid options.
-pub struct StreamPlan {
+/// What a connection server keeps through all its stages.
+pub struct StreamServer {
     pub how: How,
     pub label: Label,
     pub kind: &'static ServiceKind,
-    pub policy: Policy,
     pub model: Model,
+    pub drain_timeout: Duration,
     pub secure: Option<Secure>,
-    pub binder: Binder,
     /// Its chat counters, if it is a messenger.
     pub chat: Option<Arc<ChatCounters>>,
     /// If it is a proxy, its upstreams.
     pub proxy: Option<Arc<Upstreams>>,
+}
+
+/// A connection server with valid options.
+pub struct StreamPlan {
+    pub server: StreamServer,
+    pub policy: Policy,
+    pub binder: Binder,
     /// Its federation options, if it shares its rooms.
     pub bridge: Option<StartBridge>,
 }
 
 impl PlannedServer for StreamPlan {
     fn label(&self) -> &Label {
-        &self.label
+        &self.server.label
     }
 
     fn common(&self) -> &ServerCommon {
-        &self.how.common
+        &self.server.how.common
     }
 
     fn handover(&self) -> Option<&Path> {
-        self.how.handover.as_deref()
+        self.server.how.handover.as_deref()
     }
 
     fn want(&self) -> Want {
-        self.how.limits.want(&self.policy, self.model).times(self.how.addresses())
+        self.server.how.limits.want(&self.policy, self.server.model).times(self.server.how.addresses())
     }
 
     fn fit(&mut self, descriptors: usize) -> Result<(), Failure> {
         // More sockets may be inherited than addresses were given; then a lack of descriptors shows at run time.
-        let each = descriptors / self.how.addresses();
-        if let Some(text) = self.how.limits.fit(&mut self.policy, self.model, each)? {
-            self.label.note("max-connections", &text);
+        let each = descriptors / self.server.how.addresses();
+        if let Some(text) = self.server.how.limits.fit(&mut self.policy, self.server.model, each)? {
+            self.server.label.note("max-connections", &text);
         }
-        for text in without_effect(&self.policy, self.model) {
-            self.label.note("no-effect", &text);
+        for text in without_effect(&self.policy, self.server.model) {
+            self.server.label.note("no-effect", &text);
         }
-        let memory = self.model.memory_bound(&self.policy);
+        let memory = self.server.model.memory_bound(&self.policy);
         tracing::info!(
-            server = self.label.name,
-            model = self.model.name(),
+            server = self.server.label.name,
+            model = self.server.model.name(),
             bytes = memory.total(),
             connections = memory.connections,
             each_connection = memory.each_connection,
             process = memory.process,
-            addresses = self.how.addresses(),
+            addresses = self.server.how.addresses(),
             "the upper bound of memory"
         );
         Ok(())
@@ -112,37 +119,24 @@ impl PlannedServer for StreamPlan {
         passed: Vec<OwnedFd>,
         pages: &mut MetricsPages,
     ) -> Result<Box<dyn Bound>, Failure> {
-        let Self { how, label, kind, policy, model, secure, binder, chat, proxy, bridge } = *self;
-        let drain_timeout = policy.drain_timeout;
+        let Self { server, policy, binder, bridge } = *self;
+        let StreamServer { how, label, model, .. } = &server;
         let asked = SocketRequest {
             handover: how.handover.as_deref(),
             listen: how.asked()?,
             metrics: how.common.metrics,
         };
-        let origin = SocketOrigin::find(&asked, model, passed, &label)?;
-        let bind_one = |at| binder(policy.clone(), model, at);
+        let origin = SocketOrigin::find(&asked, *model, passed, label)?;
+        let bind_one = |at| binder(policy.clone(), *model, at);
         let bound = match origin.listeners {
             Listeners::Own => bind(bind_one, asked.listen)?,
             Listeners::Passed(sockets) => adopt(bind_one, sockets)?,
             Listeners::Inherited(sockets) => with_files(adopt(bind_one, sockets)?)?,
         };
         let entry =
-            how.common.metrics.map(|addr| pages.add(addr, &how.common.metrics_host, origin.metrics, &label));
+            how.common.metrics.map(|addr| pages.add(addr, &how.common.metrics_host, origin.metrics, label));
         let predecessor = origin.predecessor;
-        Ok(Box::new(StreamBound {
-            how,
-            label,
-            kind,
-            model,
-            drain_timeout,
-            secure,
-            chat,
-            proxy,
-            bridge,
-            bound,
-            predecessor,
-            entry,
-        }))
+        Ok(Box::new(StreamBound { server, bridge, bound, predecessor, entry }))
     }
 }
 
@@ -195,14 +189,7 @@ fn with_files(bound: Vec<BoundServer>) -> Result<Vec<BoundServer>, Failure> {
 }
 
 struct StreamBound {
-    how: How,
-    label: Label,
-    kind: &'static ServiceKind,
-    model: Model,
-    drain_timeout: std::time::Duration,
-    secure: Option<Secure>,
-    chat: Option<Arc<ChatCounters>>,
-    proxy: Option<Arc<Upstreams>>,
+    server: StreamServer,
     bridge: Option<StartBridge>,
     /// One for each address.
     bound: Vec<BoundServer>,
@@ -212,7 +199,7 @@ struct StreamBound {
 
 impl Bound for StreamBound {
     fn hangup(&self) -> Hangup {
-        if self.secure.is_some() { Hangup::Reloads } else { Hangup::Ends }
+        if self.server.secure.is_some() { Hangup::Reloads } else { Hangup::Ends }
     }
 
     fn start(
@@ -221,20 +208,8 @@ impl Bound for StreamBound {
         words: &Sender<ServerCommand>,
         pages: &MetricsPages,
     ) -> Result<Box<dyn Up>, Failure> {
-        let Self {
-            how,
-            label,
-            kind,
-            model,
-            drain_timeout,
-            secure,
-            chat,
-            proxy,
-            bridge,
-            bound,
-            predecessor,
-            entry,
-        } = *self;
+        let Self { server, bridge, bound, predecessor, entry } = *self;
+        let StreamServer { how, label, model, secure, chat, proxy, .. } = &server;
         let lacks = |e| Failure::Run(anyhow::Error::from(e).context("no descriptor is left"));
         let shared = match &how.handover {
             Some(_) => {
@@ -250,30 +225,17 @@ impl Bound for StreamBound {
             let tls = secure.as_ref().map(Secure::counters);
             let each: Vec<_> = running.iter().map(Running::watch).collect();
             let stats = Box::new(move || each.iter().map(|stats| stats()).sum());
-            entry.accepting(model, StatsSource::Connections { stats, tls, chat, proxy: proxy.clone() });
+            let (chat, proxy) = (chat.clone(), proxy.clone());
+            entry.accepting(*model, StatsSource::Connections { stats, tls, chat, proxy });
         }
         let mut successors = None;
         if let Some(path) = &how.handover {
             let metrics = pages.share(how.common.metrics).transpose().map_err(lacks)?;
-            let state = HandoverState { terms: terms(model, label.service), listeners: shared, metrics };
+            let state = HandoverState { terms: terms(*model, label.service), listeners: shared, metrics };
             successors = Some(listen_for_successor(path, state, number, words.clone())?);
         }
         let stopped = None;
-        Ok(Box::new(StreamUp {
-            how,
-            label,
-            kind,
-            model,
-            drain_timeout,
-            secure,
-            proxy,
-            running,
-            predecessor,
-            entry,
-            successors,
-            stopped,
-            bridge,
-        }))
+        Ok(Box::new(StreamUp { server, running, predecessor, entry, successors, stopped, bridge }))
     }
 }
 
@@ -313,13 +275,7 @@ pub fn relieve(predecessor: &HandoverStream, label: &Label) {
 }
 
 struct StreamUp {
-    how: How,
-    label: Label,
-    kind: &'static ServiceKind,
-    model: Model,
-    drain_timeout: std::time::Duration,
-    secure: Option<Secure>,
-    proxy: Option<Arc<Upstreams>>,
+    server: StreamServer,
     /// One for each address.
     running: Vec<Running>,
     predecessor: Option<HandoverStream>,
@@ -333,21 +289,21 @@ struct StreamUp {
 
 impl Up for StreamUp {
     fn label(&self) -> &Label {
-        &self.label
+        &self.server.label
     }
 
     fn urls(&self) -> Vec<String> {
-        let url = |one: &Running| self.kind.url(one.local_addr(), self.secure.as_ref());
+        let url = |one: &Running| self.server.kind.url(one.local_addr(), self.server.secure.as_ref());
         self.running.iter().map(url).collect()
     }
 
     fn open_handover(&self) -> Result<(), Failure> {
-        open_handover(self.successors.as_ref(), self.how.handover.as_deref())
+        open_handover(self.successors.as_ref(), self.server.how.handover.as_deref())
     }
 
     fn relieve(&mut self) {
         if let Some(predecessor) = self.predecessor.take() {
-            relieve(&predecessor, &self.label);
+            relieve(&predecessor, &self.server.label);
         }
     }
 
@@ -356,9 +312,9 @@ impl Up for StreamUp {
     }
 
     fn follow(&self, change: ServerChange) {
-        match (change, &self.secure) {
+        match (change, &self.server.secure) {
             (ServerChange::Strategy(strategy), _) => self.change(strategy),
-            (ServerChange::Certificate, Some(secure)) => secure.reload(&self.label),
+            (ServerChange::Certificate, Some(secure)) => secure.reload(&self.server.label),
             (ServerChange::Certificate, None) => {} // another server asked for SIGHUP
         }
     }
@@ -380,14 +336,15 @@ impl Up for StreamUp {
         }
         self.unready();
         if end == ExitReason::Succeeded {
-            self.label.note("succeeded", "a successor accepts; draining");
+            self.server.label.note("succeeded", "a successor accepts; draining");
             self.running.iter_mut().for_each(Running::keep_socket_file);
         }
-        self.stopped = Some(life::stop(&self.running, self.drain_timeout, &self.label));
+        self.stopped = Some(life::stop(&self.running, self.server.drain_timeout, &self.server.label));
     }
 
     fn finish(self: Box<Self>) -> anyhow::Result<()> {
-        let Self { how, label, model, secure, proxy, running, stopped, bridge, .. } = *self;
+        let Self { server, running, stopped, bridge, .. } = *self;
+        let StreamServer { how, label, model, secure, proxy, .. } = server;
         let before = stopped.ok_or_else(|| anyhow!("a server exited unexpectedly"))?;
         let stats = life::join(running, &before, &label)?;
         drop(bridge);
@@ -409,7 +366,7 @@ impl StreamUp {
     /// Changes the strategy.
     fn change(&self, strategy: Strategy) {
         let change = |one: &Running| {
-            let policy = self.how.limits.changed_to(strategy, one.first_policy(), one.model());
+            let policy = self.server.how.limits.changed_to(strategy, one.first_policy(), one.model());
             one.set_policy(policy)
         };
         // The limits of all addresses are the same, so what one refuses the first has refused.
@@ -417,7 +374,7 @@ impl StreamUp {
             Ok(()) => format!("the strategy is now {strategy:?}"),
             Err(e) => format!("the strategy is unchanged: {e}"),
         };
-        self.label.note("strategy", &text);
+        self.server.label.note("strategy", &text);
     }
 }
 
