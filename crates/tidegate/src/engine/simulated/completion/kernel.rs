@@ -306,7 +306,7 @@ impl SimPort {
 
     /// Sends behind one that was not taken whole are not taken at all.
     fn return_sends(&mut self, token: Token) {
-        let asked = self.requests.iter_mut().filter_map(|request| match request {
+        let asked = self.submissions.iter_mut().filter_map(|submission| match submission {
             Submission::Start(operation) => Some(operation),
             _ => None,
         });
