@@ -77,6 +77,9 @@ pub fn file_step(last: Option<(usize, Duration)>) -> usize {
 /// Pieces of mail delivered by a thread before it polls its sockets and timers again.
 pub const GROUP_QUANTUM: usize = 1024;
 
+/// Of these, pieces delivered after one event before the next one of its batch.
+pub const EVENT_QUANTUM: usize = 4;
+
 /// Pieces of mail delivered to one session before its own socket is polled, on models that have a queue for each
 /// connection.
 pub const MAIL_QUANTUM: usize = 64;

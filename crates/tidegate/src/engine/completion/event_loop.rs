@@ -177,6 +177,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             events += 1;
             connections += usize::from(completion.is_from_outside());
             self.completion(completion);
+            self.look_at_mail();
         }
         self.loop_state.worker.counters.sockets_reused.add(self.port.reused());
         self.stop_again();

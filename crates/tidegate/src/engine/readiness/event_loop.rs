@@ -129,6 +129,7 @@ impl<P: Poller> ReadinessLoop<P> {
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             self.report(event);
+            self.look_at_mail();
         }
         self.events = events;
         self.look_again();
@@ -213,6 +214,7 @@ impl<P: Poller> ReadinessLoop<P> {
         let mut turns = 0;
         while let Some((token, ready)) = self.rings.ready.pop() {
             self.ready(token, ready);
+            self.look_at_mail();
             turns += 1;
             if self.rings.ready.is_empty() && self.events.is_empty() && self.again.is_empty() {
                 let table = &mut self.table;
@@ -243,6 +245,7 @@ impl<P: Poller> ReadinessLoop<P> {
             entry.listed = false;
             let turn = entry.resume(&mut self.buffer, &self.loop_state.context(token));
             self.after(token, turn);
+            self.look_at_mail();
         }
     }
 

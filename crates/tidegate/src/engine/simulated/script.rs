@@ -194,7 +194,6 @@ impl Script {
     /// Some connections, and after them five that say something again and again, on a kernel that does as it is asked.
     #[cfg(test)]
     pub(super) fn beside(rng: &mut Rng, policy: Policy, others: (usize, ConnectionScript)) -> Self {
-        let moods = Moods::of(rng, |_, _| 0);
         let speaks = ConnectionScript {
             comes_at: Duration::from_millis(200),
             says: 200,
@@ -205,6 +204,13 @@ impl Script {
         };
         let (count, other) = others;
         let parts = std::iter::repeat_n(other, count).chain(std::iter::repeat_n(speaks, 5)).collect();
+        Self::calm(rng, policy, parts)
+    }
+
+    /// These connections on a kernel that does as it is asked.
+    #[cfg(test)]
+    pub(super) fn calm(rng: &mut Rng, policy: Policy, parts: Vec<ConnectionScript>) -> Self {
+        let moods = Moods::of(rng, |_, _| 0);
         Self { moods, policy, dials: false, parts, switch: None, drain_at: Duration::from_secs(2000) }
     }
 }

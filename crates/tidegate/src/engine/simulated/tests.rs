@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
@@ -9,11 +10,14 @@ use fastrand::Rng;
 
 use super::actor::ScriptService;
 use super::observed::Observed;
-use super::script::ConnectionScript;
+use super::script::{Acts, Afterwards, ConnectionScript};
 use super::shelf::SimulatedFiles;
 use super::*;
 use crate::policy::Policy;
-use crate::service::CloseReason;
+use crate::policy::sends::EVENT_QUANTUM;
+use crate::service::{
+    CloseReason, Consumed, Flow, Mail, Mailbox, Outbox, Peer, Recipient, Refusal, Service, Session,
+};
 
 /// Plays a seed; `Err` says what must not have happened.
 fn play_seed(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String> {
@@ -132,6 +136,154 @@ fn who_floods_keeps_nobody_out() {
     for seed in 0..20 {
         let (_, at) = answer_beside((10, ConnectionScript::floods()), seed % 2 == 0, seed);
         assert!(at < Duration::from_secs(5), "seed {seed}: {at:?}");
+    }
+}
+
+/// What a session of [`Pairs`] was called for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Bytes,
+    Mail,
+}
+
+/// Sessions in pairs: for bytes, each sends its partner so many pieces of mail, and mail for mail if it plays ball.
+struct Pairs {
+    pieces: usize,
+    /// Mail that those may still return.
+    returns: Arc<AtomicU64>,
+    mailboxes: Arc<Mutex<Vec<Mailbox<()>>>>,
+    /// All calls, and in which turn of the loop they were made.
+    calls: Arc<Mutex<Vec<(u64, Call)>>>,
+}
+
+struct Partner {
+    number: usize,
+    of: Pairs,
+}
+
+impl Partner {
+    fn send(&self, pieces: usize) {
+        let mailbox = self.of.mailboxes.lock().unwrap().get(self.number ^ 1).cloned();
+        for mailbox in mailbox.iter().cycle().take(pieces) {
+            mailbox.send(()).expect("there is room");
+        }
+    }
+
+    fn note(&self, call: Call) {
+        self.of.calls.lock().unwrap().push((with(|world| world.turns), call));
+    }
+}
+
+impl Service for Pairs {
+    type Session = Partner;
+
+    fn open(&self, _: &Peer) -> Result<Partner, Refusal> {
+        let Self { pieces, returns, mailboxes, calls } = self;
+        let of = Self {
+            pieces: *pieces,
+            returns: returns.clone(),
+            mailboxes: mailboxes.clone(),
+            calls: calls.clone(),
+        };
+        Ok(Partner { number: usize::MAX, of })
+    }
+
+    fn speaks_first(&self) -> bool {
+        true
+    }
+}
+
+impl Recipient for Partner {
+    type Message = ();
+}
+
+impl Session for Partner {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        let mut mailboxes = self.of.mailboxes.lock().unwrap();
+        self.number = mailboxes.len();
+        mailboxes.push(Self::mailbox(out));
+        Flow::Continue
+    }
+
+    fn on_bytes(&mut self, input: &[u8], _: &mut Outbox<'_>) -> Consumed {
+        if self.of.mailboxes.lock().unwrap().len() == PARTNERS {
+            self.note(Call::Bytes);
+            self.send(self.of.pieces);
+        }
+        Consumed::all(input)
+    }
+
+    fn on_mail(&mut self, _: Mail, _: &mut Outbox<'_>) -> Flow {
+        self.note(Call::Mail);
+        let less = |left: u64| left.checked_sub(1);
+        if self.of.returns.fetch_update(SeqCst, SeqCst, less).is_ok() {
+            self.send(1);
+        }
+        Flow::Continue
+    }
+}
+
+/// Connections of [`Pairs`], which all have something to receive at the same times.
+const PARTNERS: usize = 16;
+
+/// The calls of [`Pairs`] in each batch that brought something for several connections, from the first bytes to the
+/// last.
+fn calls_of_batches(pieces: usize, returns: u64, completes: bool) -> Vec<Vec<Call>> {
+    let mut rng = Rng::with_seed(1);
+    let policy = Policy {
+        threads: NonZeroUsize::new(1),
+        first_byte_timeout: None,
+        idle_timeout: None,
+        send_timeout: None,
+        ..Policy::default()
+    };
+    let part = ConnectionScript {
+        says: 5,
+        chunk: 1,
+        pause_ms: 20,
+        then: Afterwards::Finishes,
+        acts: Acts::Foreign,
+        ..ConnectionScript::floods()
+    };
+    let script = Script::calm(&mut rng, policy, vec![part; PARTNERS]);
+    let world = World::new(rng, SimulatedFiles::new(1), &script, false);
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let returns = Arc::new(AtomicU64::new(returns));
+    let service = Pairs { pieces, returns, mailboxes: Arc::default(), calls: calls.clone() };
+    let waker = Arc::new(Waker::new().expect("a descriptor"));
+    play(world, Arc::new(Observed(service)), &script, completes, &waker).expect("nothing that must not be");
+    let calls = std::mem::take(&mut *calls.lock().unwrap());
+    let is_bytes = |(_, call): &(u64, Call)| *call == Call::Bytes;
+    let batches = calls.chunk_by(|(a, _), (b, _)| a == b).filter_map(|batch| {
+        let (first, last) = (batch.iter().position(is_bytes)?, batch.iter().rposition(is_bytes)?);
+        Some(batch[first..=last].iter().map(|(_, call)| *call).collect::<Vec<_>>())
+    });
+    batches.filter(|batch| batch.iter().filter(|&&call| call == Call::Bytes).count() > 3).collect()
+}
+
+/// What is passed on by mail is not held until all others of the batch have received.
+#[test]
+fn mail_that_an_event_causes_is_delivered_before_the_next_event() {
+    for completes in [false, true] {
+        let batches = calls_of_batches(1, 0, completes);
+        assert!(batches.len() >= 3, "{batches:?}");
+        for batch in batches {
+            let in_turns = batch.chunks(2).all(|calls| [Call::Bytes, Call::Mail].starts_with(calls));
+            assert!(in_turns, "completes: {completes}, {batch:?}");
+        }
+    }
+}
+
+/// Sessions that send each other mail for mail have their turns between the events of others, and no more.
+#[test]
+fn mail_for_mail_holds_up_no_event() {
+    for completes in [false, true] {
+        let batches = calls_of_batches(20, 50_000, completes);
+        assert!(batches.len() >= 3, "{batches:?}");
+        for batch in batches {
+            let runs = batch.split(|&call| call == Call::Bytes).map(<[Call]>::len);
+            assert_eq!(runs.max(), Some(EVENT_QUANTUM), "completes: {completes}, {batch:?}");
+        }
     }
 }
 

@@ -132,7 +132,7 @@ pub(super) struct World {
     pub(super) switched: bool,
     agenda: BTreeMap<(Instant, u64), Happening>,
     number: u64,
-    turns: u64,
+    pub(super) turns: u64,
     most_turns: u64,
     idle_turns: u32,
     /// The process has run out of something until then.

@@ -178,9 +178,15 @@ impl CommandQueue {
         Ok(())
     }
 
+    /// Whether something waits, without the lock: one load.
+    #[inline]
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
     /// Moves what waits to the end of `into`.
     pub(crate) fn take(&self, into: &mut VecDeque<Command>) {
-        if self.waiting.load(Ordering::SeqCst) > 0 {
+        if self.is_waiting() {
             let mut queue = self.lock();
             into.append(&mut queue.waiting);
             queue.pieces = 0;
@@ -191,7 +197,7 @@ impl CommandQueue {
     /// Says that the thread is about to sleep. `false` if something waits already: then do not sleep.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.asleep.swap(true, Ordering::SeqCst);
-        let idle = self.waiting.load(Ordering::SeqCst) == 0;
+        let idle = !self.is_waiting();
         if !idle {
             self.asleep.swap(false, Ordering::SeqCst);
         }

@@ -8,7 +8,7 @@ use super::loop_state::LoopState;
 use super::permits::ConnectionPermits;
 use crate::policy::Policy;
 use crate::policy::pressure::{Candidate, Relief, victims};
-use crate::policy::sends::{GROUP_QUANTUM, RECEIVE_QUANTUM};
+use crate::policy::sends::{EVENT_QUANTUM, GROUP_QUANTUM, RECEIVE_QUANTUM};
 use crate::proto::dial::DialRequest;
 use crate::proto::{Connection, Event, PermitState, Table, Token};
 
@@ -162,38 +162,63 @@ pub(in crate::engine) trait LoopDriver {
         }
     }
 
-    /// Carries out what other threads, and sessions of this one, have asked for. More mail and dials than
-    /// [`GROUP_QUANTUM`] take several rounds.
-    fn look_at_commands(&mut self) {
-        if self.loop_state().commands.is_empty() {
-            self.loop_state().take_commands(); // what waits meanwhile counts for the bound of the queue
+    /// After each event of a batch: delivers mail that it has caused. So what one connection passes on to another is on
+    /// its way before the next one receives; at the end of the batch it would all be held at once.
+    #[inline]
+    fn look_at_mail(&mut self) {
+        if self.loop_state().has_commands() {
+            self.deliver_mail();
         }
-        let mut turn = GROUP_QUANTUM;
-        while let Some(command) = self.loop_state().commands.pop_front() {
+    }
+
+    /// Delivers at most [`EVENT_QUANTUM`] pieces of what waits now; mail that they cause waits for the next event.
+    /// Anything else, and mail behind it, waits for the end of the batch.
+    #[inline(never)]
+    fn deliver_mail(&mut self) {
+        if self.loop_state().commands.is_empty() {
+            self.loop_state().take_commands();
+        }
+        for _ in 0..EVENT_QUANTUM {
+            let Some((token, mail)) = self.loop_state().next_mail() else { return };
+            self.dispatch(token, Event::Mail(mail));
+        }
+    }
+
+    /// At the end of a batch: carries out what other threads, and sessions of this one, have asked for. More mail and
+    /// dials than [`GROUP_QUANTUM`], with what was delivered [after events](Self::look_at_mail), take several batches.
+    fn look_at_commands(&mut self) {
+        self.carry_out();
+        if self.loop_state().commands.is_empty() && self.loop_state().mail_budget > 0 {
+            self.loop_state().take_commands(); // what waits meanwhile counts for the bound of the queue
+            self.carry_out();
+        }
+        self.loop_state().mail_budget = GROUP_QUANTUM;
+    }
+
+    /// Carries out the commands that were taken, as far as this batch may.
+    fn carry_out(&mut self) {
+        while self.loop_state().mail_budget > 0
+            && let Some(command) = self.loop_state().commands.pop_front()
+        {
             match command {
                 Command::Group(mut group) => {
-                    for (token, mail) in group.by_ref().take(turn) {
-                        turn -= 1;
+                    let budget = self.loop_state().mail_budget;
+                    for (token, mail) in group.by_ref().take(budget) {
+                        self.loop_state().mail_budget -= 1;
                         self.dispatch(token, Event::Mail(mail));
                     }
-                    if turn == 0 {
+                    if self.loop_state().mail_budget == 0 {
                         // The rest stays in front: mail is read in the order in which it was sent.
-                        return self.loop_state().commands.push_front(Command::Group(group));
+                        self.loop_state().commands.push_front(Command::Group(group));
                     }
                 }
                 Command::Mail(token, mail) => {
-                    turn -= 1;
+                    self.loop_state().mail_budget -= 1;
                     self.dispatch(token, Event::Mail(mail));
-                    if turn == 0 {
-                        return; // the others first
-                    }
                 }
                 Command::Dial(request) => {
-                    turn -= 1;
+                    self.loop_state().mail_budget -= 1;
                     self.dial(request);
-                    if turn == 0 {
-                        return; // the others first
-                    }
                 }
                 Command::Serve(accepted) => self.take_in(accepted),
                 Command::Policy(policy) => self.change_policy(policy),

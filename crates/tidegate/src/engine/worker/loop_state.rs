@@ -21,11 +21,13 @@ use super::command_queue::{Accepted, Command};
 use super::permits::Permits;
 use crate::policy::accept::{Admission, Fullness, admission, admitted};
 use crate::policy::pressure::Relief;
+use crate::policy::sends::GROUP_QUANTUM;
 use crate::policy::{Policy, timeouts, wait};
 use crate::proto::dial::DialRequest;
 use crate::proto::mail::MailSink;
+use crate::proto::panics::Contained;
 use crate::proto::{Connection, Context, Resolution, Timers, Token};
-use crate::service::Origin;
+use crate::service::{Mail, Origin};
 
 /// The tick of a time limit that is not set.
 const NEVER: u64 = u64::MAX;
@@ -36,6 +38,8 @@ pub(in crate::engine) struct LoopState {
     /// The time of the batch of events that is being worked on.
     pub(in crate::engine) now: Instant,
     pub(in crate::engine) commands: VecDeque<Command>,
+    /// Pieces of mail and dials that this batch may still bring.
+    pub(in crate::engine) mail_budget: usize,
     pub(in crate::engine) fired: Vec<u32>,
     timers: Timers,
     /// A deadline that counts from now on is not due before this tick of the timers.
@@ -71,6 +75,7 @@ impl LoopState {
             worker,
             now,
             commands: VecDeque::new(),
+            mail_budget: GROUP_QUANTUM,
             fired: Vec::new(),
             timers: Timers::new(now),
             soonest: 0,
@@ -258,6 +263,21 @@ impl LoopState {
     /// Fills `commands`.
     pub(in crate::engine) fn take_commands(&mut self) {
         self.worker.command_queue.take(&mut self.commands);
+    }
+
+    /// Whether there are commands, taken or not. Follows every event.
+    #[inline]
+    pub(in crate::engine) fn has_commands(&self) -> bool {
+        !self.commands.is_empty() || self.worker.command_queue.is_waiting()
+    }
+
+    /// The next piece of mail, if that is the next command and the batch may still bring one.
+    pub(in crate::engine) fn next_mail(&mut self) -> Option<(Token, Contained<Mail>)> {
+        let is_mail = matches!(self.commands.front(), Some(Command::Mail(..)));
+        let next = if is_mail && self.mail_budget > 0 { self.commands.pop_front() } else { None };
+        let Some(Command::Mail(token, mail)) = next else { return None };
+        self.mail_budget -= 1;
+        Some((token, mail))
     }
 
     /// Whether accepting rests, because the process ran out of something.
