@@ -91,11 +91,9 @@ impl RioBuffers {
     }
 
     /// Leaves the memory registered and in place for ever: the kernel may still write there.
-    pub(super) fn abandon(&mut self) -> io::Result<()> {
-        let small = Pages::new(1, Residence::Pageable)?;
-        std::mem::forget(std::mem::replace(&mut self.pages, small));
+    pub(super) fn leak(&mut self) {
+        self.pages.leak();
         self.id = NO_BUFFER;
-        Ok(())
     }
 }
 

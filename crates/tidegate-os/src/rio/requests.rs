@@ -411,7 +411,7 @@ impl Drop for Requests {
         // registered memory, the only one that the kernel has, is left alone.
         let _ = self.collect();
         if !self.under_way.is_empty() {
-            let _ = self.buffers.abandon();
+            self.buffers.leak();
         }
         // SAFETY: the queue is open, and not used any more.
         unsafe { (self.functions.close_completion_queue)(self.completions) };

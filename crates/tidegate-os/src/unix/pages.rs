@@ -41,6 +41,11 @@ impl Pages {
     pub fn as_ptr(&self) -> *mut u8 {
         self.at.as_ptr()
     }
+
+    /// Leaves the memory where it is, for good, because the kernel may still write there; nothing is left of these.
+    pub fn leak(&mut self) {
+        self.bytes = 0;
+    }
 }
 
 impl Deref for Pages {
@@ -61,8 +66,10 @@ impl DerefMut for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this size, and no slice of it is alive: they borrow `self`.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
+        if self.bytes > 0 {
+            // SAFETY: mapped by `new` with this size, and no slice of it is alive: they borrow `self`.
+            unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
+        }
     }
 }
 
@@ -76,6 +83,17 @@ mod tests {
         assert!(pages.iter().all(|&byte| byte == 0));
         pages[3 * 4096 - 1] = 7;
         assert_eq!(pages.last(), Some(&7));
+    }
+
+    #[test]
+    fn leaked_pages_stay() {
+        let mut pages = Pages::new(4096, Residence::Pageable).unwrap();
+        let at = pages.as_ptr();
+        pages.leak();
+        assert!(pages.is_empty());
+        drop(pages);
+        // SAFETY: the memory of pages that were leaked is nobody's else.
+        unsafe { at.write_volatile(7) };
     }
 
     #[test]

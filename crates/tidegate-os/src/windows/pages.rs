@@ -54,6 +54,11 @@ impl Pages {
     pub fn as_ptr(&self) -> *mut u8 {
         self.at.as_ptr()
     }
+
+    /// Leaves the memory where it is, for good, because the kernel may still write there; nothing is left of these.
+    pub fn leak(&mut self) {
+        self.bytes = 0;
+    }
 }
 
 /// A process may lock as many pages as its minimum working set has, less a small overhead (`VirtualLock`, *Remarks*).
@@ -89,9 +94,11 @@ impl DerefMut for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: reserved by `new` at this address, and no slice of it is alive: they borrow `self`. Frees the lock
-        // too.
-        unsafe { VirtualFree(self.at.as_ptr().cast(), 0, MEM_RELEASE) };
+        if self.bytes > 0 {
+            // SAFETY: reserved by `new` at this address, and no slice of it is alive: they borrow `self`. Frees the lock
+            // too.
+            unsafe { VirtualFree(self.at.as_ptr().cast(), 0, MEM_RELEASE) };
+        }
     }
 }
 
@@ -110,6 +117,17 @@ mod tests {
     #[test]
     fn no_pages_are_an_error() {
         assert!(Pages::new(0, Residence::Pageable).is_err());
+    }
+
+    #[test]
+    fn leaked_pages_stay() {
+        let mut pages = Pages::new(4096, Residence::Pageable).unwrap();
+        let at = pages.as_ptr();
+        pages.leak();
+        assert!(pages.is_empty());
+        drop(pages);
+        // SAFETY: the memory of pages that were leaked is nobody's else.
+        unsafe { at.write_volatile(7) };
     }
 
     #[test]

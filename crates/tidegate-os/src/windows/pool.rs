@@ -54,9 +54,7 @@ impl Pool {
 
     /// Leaves its memory where it is, for good: the kernel may still write there.
     pub(super) fn leak(&mut self) {
-        if let Ok(small) = Self::new(1, 4096, Residence::Pageable) {
-            std::mem::forget(std::mem::replace(self, small));
-        }
+        self.pages.leak();
     }
 
     /// Buffers there are, and that nobody has.
