@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
@@ -14,7 +15,7 @@ on_every_model!(case);
 
 const CALLERS: usize = 8;
 
-/// How long a thread waits for a second one. Where connections are not handed on, there may be none.
+/// How long a thread waits for a second one, once. Where connections are not handed on, there may be none.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// How many bytes each thread was shown.
@@ -22,6 +23,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 struct Work {
     shown: Mutex<HashMap<ThreadId, u64>>,
     changed: Condvar,
+    /// A thread has waited for another one in vain.
+    is_alone: AtomicBool,
 }
 
 /// Echoes, but holds its thread until another one has something to do, too.
@@ -32,7 +35,10 @@ impl Session for Guest {
         let mut shown = self.0.shown.lock().expect("shown");
         *shown.entry(thread::current().id()).or_default() += input.len() as u64;
         self.0.changed.notify_all();
-        drop(self.0.changed.wait_timeout_while(shown, kit::slow(LIMIT), |shown| shown.len() < 2).expect("shown"));
+        if !self.0.is_alone.load(Ordering::Relaxed) {
+            let waited = self.0.changed.wait_timeout_while(shown, kit::slow(LIMIT), |shown| shown.len() < 2);
+            self.0.is_alone.store(waited.expect("shown").1.timed_out(), Ordering::Relaxed);
+        }
         out.write(input);
         Consumed::all(input)
     }
