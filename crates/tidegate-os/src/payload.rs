@@ -24,7 +24,7 @@ pub enum Payload {
     },
     /// A part of a file among bytes.
     #[cfg(windows)]
-    Parts(Parts),
+    Parts(Box<Parts>),
 }
 
 impl Payload {
@@ -47,7 +47,7 @@ impl Payload {
     #[cfg(windows)]
     pub(crate) fn left(left: Left) -> Option<Self> {
         match left {
-            Left::Parts(parts) => Some(Self::Parts(parts)),
+            Left::Parts(parts) => Some(Self::Parts(Box::new(parts))),
             Left::Bytes(pieces) => Some(Self::Many(pieces)),
             Left::Nothing => None,
         }

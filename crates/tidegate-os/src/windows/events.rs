@@ -12,7 +12,7 @@ use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 
 use super::descriptor::BorrowedFd;
 use super::event::EventObject;
-use super::overlapped::{Notifier, OfQueue, Operation, WOKEN};
+use super::overlapped::{Notifier, OfQueue, Operation, PlacedOperation, WOKEN};
 use super::socket::Listener;
 use super::winsock::milliseconds;
 
@@ -55,7 +55,7 @@ impl Events {
     }
 
     /// Appends what has ended, and whether the wake event was set.
-    fn collect(&self, operations: &Slab<Box<Operation>>, into: &mut VecDeque<usize>) {
+    fn collect(&self, operations: &Slab<PlacedOperation>, into: &mut VecDeque<usize>) {
         if self.wake_event.wait(Some(Duration::ZERO)) {
             self.wake_event.reset();
             into.push_back(WOKEN);
@@ -88,7 +88,7 @@ impl Notifier for Events {
     fn wait(
         &mut self,
         timeout: Option<Duration>,
-        operations: &Slab<Box<Operation>>,
+        operations: &Slab<PlacedOperation>,
         into: &mut VecDeque<usize>,
         _: OfQueue,
     ) -> io::Result<()> {

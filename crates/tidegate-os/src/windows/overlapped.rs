@@ -2,7 +2,7 @@
 //! ([`Notifier`]).
 //!
 //! The safety of the whole module rests on one rule: **what the kernel may touch is owned here until the completion
-//! came back**. An [`Operation`] is boxed and in the queue's table, with its bytes, from the call until its `Internal`
+//! came back**. An [`Operation`] is in the pages of the queue's table, with its bytes, from the call until its `Internal`
 //! field no longer says *pending* and the [`Notifier`] has said so.
 
 mod calls;
@@ -39,6 +39,7 @@ pub(super) use calls::is_open;
 use datagram::DatagramData;
 pub use datagram::{Datagram, DatagramDone, DatagramQueue, is_aborted};
 pub use queue::Queue;
+pub use table::PlacedOperation;
 
 /// What only a queue has: without it nobody can ask a [`Notifier`] for what has ended, or be one.
 mod seal {
@@ -62,7 +63,7 @@ pub trait Notifier: Sized {
     fn wait(
         &mut self,
         timeout: Option<Duration>,
-        operations: &Slab<Box<Operation>>,
+        operations: &Slab<PlacedOperation>,
         into: &mut VecDeque<usize>,
         _: OfQueue,
     ) -> io::Result<()>;
@@ -144,19 +145,19 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// One that nobody has begun.
-    fn unused() -> Self {
+    /// One that is not begun yet.
+    fn new(place: usize, (key, socket): (u64, RawFd), held: OperationData) -> Self {
         Self {
             // SAFETY: integers and handles: all zeroes are a value.
             overlapped: unsafe { std::mem::zeroed() },
-            place: 0,
+            place,
             home: std::ptr::null_mut(),
             event: None,
-            key: 0,
-            socket: None,
+            key,
+            socket: Some(socket),
             is_followed: false,
             polls: false,
-            held: OperationData::Nothing,
+            held,
         }
     }
 
@@ -282,7 +283,7 @@ pub struct QueueSetup {
     pub buffers: usize,
     /// Bytes of each.
     pub buffer_bytes: usize,
-    /// Whether they are locked in memory.
+    /// Whether they, and the operations, are locked in memory.
     pub residence: Residence,
     /// Whether a receive takes a buffer when it is armed, while there are enough, rather than when there is data.
     pub posted: bool,

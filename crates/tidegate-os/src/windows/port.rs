@@ -15,7 +15,7 @@ use windows_sys::Win32::System::IO::{
 
 use super::descriptor::BorrowedFd;
 use super::lookout::Lookout;
-use super::overlapped::{BEHIND, Notifier, OfQueue, Operation, WOKEN};
+use super::overlapped::{BEHIND, Notifier, OfQueue, Operation, PlacedOperation, WOKEN};
 use super::socket::Listener;
 use super::winsock::milliseconds;
 use crate::rio::NotifyByPort;
@@ -146,7 +146,7 @@ impl Notifier for CompletionPort {
     fn wait(
         &mut self,
         timeout: Option<Duration>,
-        _: &Slab<Box<Operation>>,
+        _: &Slab<PlacedOperation>,
         into: &mut VecDeque<usize>,
         _: OfQueue,
     ) -> io::Result<()> {

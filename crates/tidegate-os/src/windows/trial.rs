@@ -184,7 +184,7 @@ fn a_socket_that_is_closed_leaves_the_operations_of_others_alone() {
     assert_eq!(bench.sent().0.unwrap(), 3);
     let mut parts = Parts::new(vec![], FileRange::new(file(&content(2 * STEP)), 0, 2 * STEP), vec![]);
     parts.begin_step(STEP, Instant::now());
-    bench.queue.send(&third, Payload::Parts(parts), 3);
+    bench.queue.send(&third, Payload::Parts(Box::new(parts)), 3);
     bench.queue.send(&second, Payload::One(Bytes::from_static(b"two")), 4);
     let mut sent = [0, 0];
     for _ in 0..2 {
@@ -225,7 +225,7 @@ fn a_file_leaves_among_the_bytes_around_it() {
             let mut heard = vec![0; 6 + bytes + 5];
             far.read_exact(&mut heard).map(|()| (heard, far))
         });
-        let steps = bench.send(&socket, Payload::Parts(parts), STEP);
+        let steps = bench.send(&socket, Payload::Parts(Box::new(parts)), STEP);
         assert_eq!((steps.len(), steps.iter().sum()), (bytes.div_ceil(STEP), 6 + bytes + 5), "{steps:?}");
         let (heard, stream) = reader.join().unwrap().unwrap();
         assert!(heard == [b"before", &content[at..at + bytes], b"after"].concat(), "{at} {bytes}");
@@ -249,7 +249,7 @@ fn a_gibibyte_of_a_file_is_one_operation() {
         }
         heard
     });
-    assert_eq!(bench.send(&socket, Payload::Parts(parts), usize::MAX), [BYTES]);
+    assert_eq!(bench.send(&socket, Payload::Parts(Box::new(parts)), usize::MAX), [BYTES]);
     assert_eq!(reader.join().unwrap(), BYTES);
 }
 
@@ -260,7 +260,7 @@ fn a_file_that_has_become_shorter_ends_in_an_error() {
     for tail in [vec![], vec![Bytes::from_static(b"after")]] {
         let (socket, _far) = bench.pair();
         let range = FileRange::new(file(b"0123456789"), 4, 20_000);
-        let mut left = Some(Payload::Parts(Parts::new(vec![], range, tail)));
+        let mut left = Some(Payload::Parts(Box::new(Parts::new(vec![], range, tail))));
         let error = loop {
             bench.queue.send(&socket, left.take().expect("the file promised more"), 2);
             match bench.sent() {
@@ -281,7 +281,7 @@ fn a_file_that_nobody_takes_is_ended_with_its_socket() {
     let shared = || FileRange::new(content.clone(), 0, STEP);
     // Until one has to wait for the reader who never reads.
     let waits = (0..1000).any(|_| {
-        bench.queue.send(&socket, Payload::Parts(Parts::new(vec![], shared(), vec![])), 2);
+        bench.queue.send(&socket, Payload::Parts(Box::new(Parts::new(vec![], shared(), vec![]))), 2);
         !bench.is_sent_soon(STEP)
     });
     assert!(waits, "somebody takes it all");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use socket2::SockAddr;
 use windows_sys::Win32::Foundation::{HANDLE, STATUS_BUFFER_OVERFLOW};
-use windows_sys::Win32::Networking::WinSock::{SOCKADDR_STORAGE, WSABUF, WSARecvFrom, WSASendTo};
+use windows_sys::Win32::Networking::WinSock::{SOCKADDR_INET, WSABUF, WSARecvFrom, WSASendTo};
 use windows_sys::Win32::System::IO::CancelIoEx;
 
 use super::super::datagram::{Arrival, DatagramSocket};
@@ -26,21 +26,22 @@ use super::{Notifier, Operation, OperationData, WOKEN, seal::OfQueue};
 
 /// What the kernel may touch for an operation on datagrams.
 pub(in crate::windows) enum DatagramData {
-    Receive(Box<ReceiveFrom>),
-    Send(Box<SendTo>),
+    Receive(ReceiveFrom),
+    Send(SendTo),
 }
 
 /// A receive: `WSARecvFrom` writes the address of the sender when it ends, not when it is called.
 pub(in crate::windows) struct ReceiveFrom {
     buffer: Buffer,
-    from: SOCKADDR_STORAGE,
+    from: SOCKADDR_INET,
     from_bytes: i32,
     flags: u32,
 }
 
 pub(in crate::windows) struct SendTo {
     bytes: Bytes,
-    to: SockAddr,
+    to: SOCKADDR_INET,
+    to_bytes: i32,
 }
 
 /// A datagram that was received. To be given back with [`DatagramQueue::recycle`].
@@ -76,10 +77,11 @@ impl<N: Notifier> DatagramQueue<N> {
     /// The socket has such a queue, or had one; or there is no memory.
     pub fn new(notify: N, socket: &Arc<DatagramSocket>, buffers: usize, bytes: usize) -> io::Result<Self> {
         let pool = Pool::new(buffers, bytes, Residence::Pageable)?;
+        let table = OperationTable::new(notify, Residence::Pageable)?;
         socket.claim()?;
-        notify.attach(socket.as_socket(), OfQueue(()))?;
+        table.notify.attach(socket.as_socket(), OfQueue(()))?;
         socket.refuse_reports();
-        Ok(Self { table: OperationTable::new(notify), ready: VecDeque::new(), pool, socket: socket.clone() })
+        Ok(Self { table, ready: VecDeque::new(), pool, socket: socket.clone() })
     }
 
     /// Reports its completions.
@@ -98,9 +100,8 @@ impl<N: Notifier> DatagramQueue<N> {
             let e = io::ErrorKind::ResourceBusy.into();
             return self.ready.push_back(DatagramDone::Received(key, Err(e)));
         };
-        let from_bytes = size_of::<SOCKADDR_STORAGE>() as i32;
-        let receive =
-            Box::new(ReceiveFrom { buffer, from: SOCKADDR_STORAGE::default(), from_bytes, flags: 0 });
+        let from_bytes = size_of::<SOCKADDR_INET>() as i32;
+        let receive = ReceiveFrom { buffer, from: SOCKADDR_INET::default(), from_bytes, flags: 0 };
         let held = OperationData::Datagram(DatagramData::Receive(receive));
         let (fd, pool) = (self.socket.as_raw_fd(), &self.pool);
         let submitted = self.table.submit((key, fd), held, |operation| {
@@ -156,7 +157,14 @@ impl<N: Notifier> DatagramQueue<N> {
 
     /// Sends one datagram.
     pub fn send(&mut self, bytes: Bytes, to: SocketAddr, key: u64) {
-        let held = OperationData::Datagram(DatagramData::Send(Box::new(SendTo { bytes, to: to.into() })));
+        let to = SockAddr::from(to);
+        let mut send = SendTo { bytes, to: SOCKADDR_INET::default(), to_bytes: to.len() };
+        // SAFETY: the address of a socket of IPv4 or IPv6, for both of which there is room.
+        unsafe {
+            let into = (&raw mut send.to).cast::<u8>();
+            std::ptr::copy_nonoverlapping(to.as_ptr().cast::<u8>(), into, to.len() as usize);
+        }
+        let held = OperationData::Datagram(DatagramData::Send(send));
         let fd = self.socket.as_raw_fd();
         let submitted = self.table.submit((key, fd), held, |operation| {
             let overlapped = &raw mut operation.overlapped;
@@ -171,8 +179,8 @@ impl<N: Notifier> DatagramQueue<N> {
                     1,
                     std::ptr::null_mut(),
                     0,
-                    send.to.as_ptr().cast(),
-                    send.to.len(),
+                    (&raw const send.to).cast(),
+                    send.to_bytes,
                     overlapped,
                     None,
                 )
@@ -266,8 +274,8 @@ impl Operation {
 
 /// Who sent a datagram, if that is known.
 fn sender(receive: &ReceiveFrom) -> Option<SocketAddr> {
-    let bytes = usize::try_from(receive.from_bytes).ok()?.min(size_of::<SOCKADDR_STORAGE>());
-    // SAFETY: both are addresses of sockets with room for any of them, and the shorter one says how much is copied.
+    let bytes = usize::try_from(receive.from_bytes).ok()?.min(size_of::<SOCKADDR_INET>());
+    // SAFETY: the other one has room for any address of a socket, and the shorter one says how much is copied.
     let copied = unsafe {
         SockAddr::try_init(|into, length| {
             std::ptr::copy_nonoverlapping((&raw const receive.from).cast::<u8>(), into.cast(), bytes);
@@ -324,6 +332,10 @@ mod tests {
 
     impl<N: Notifier> Bench<N> {
         fn new(notify: N) -> Self {
+            Self::with(notify, 4)
+        }
+
+        fn with(notify: N, buffers: usize) -> Self {
             let options = DatagramOptions {
                 blocking: Blocking::Never,
                 joining: Joining::Off,
@@ -336,7 +348,7 @@ mod tests {
             let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             peer.connect(socket.local_addr().unwrap()).unwrap();
             peer.set_read_timeout(Some(DEADLINE)).unwrap();
-            Self { queue: DatagramQueue::new(notify, &socket, 4, 10).unwrap(), socket, peer }
+            Self { queue: DatagramQueue::new(notify, &socket, buffers, 10).unwrap(), socket, peer }
         }
 
         fn next(&mut self) -> DatagramDone {
@@ -433,6 +445,24 @@ mod tests {
             assert_eq!(self.received().1.unwrap().0, b"two");
         }
 
+        /// A thousand, posted twice: where they are, and how many pages that takes.
+        fn operations_stay_in_pages_that_are_used_again(notify: N) {
+            const POSTED: u64 = 1000;
+            let mut bench = Self::with(notify, POSTED as usize);
+            let post = |bench: &mut Self| {
+                (0..POSTED).for_each(|key| bench.queue.receive(key));
+                let table = &bench.queue.table;
+                assert_eq!(table.operations.len(), POSTED as usize);
+                assert!(table.operations.iter().all(|(_, operation)| table.is_in_pages(operation)));
+                bench.queue.stop_receiving();
+                (0..POSTED).for_each(|_| assert!(is_aborted(&bench.received().1.unwrap_err())));
+                bench.queue.table.pages_bytes()
+            };
+            let bytes = post(&mut bench);
+            assert!(bytes >= POSTED as usize * size_of::<Operation>(), "{bytes}");
+            assert_eq!(post(&mut bench), bytes);
+        }
+
         fn what_is_sent_arrives_and_a_socket_has_one_queue(mut self, other: N) {
             let to = self.peer.local_addr().unwrap();
             for n in 0..3 {
@@ -475,6 +505,11 @@ mod tests {
     fn what_has_ended_is_found_once() {
         Bench::new(CompletionPort::new(8).unwrap()).what_has_ended_is_found_once();
         Bench::new(Events::new().unwrap()).what_has_ended_is_found_once();
+    }
+
+    #[test]
+    fn operations_stay_in_pages_that_are_used_again() {
+        Bench::operations_stay_in_pages_that_are_used_again(CompletionPort::new(8).unwrap());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::ops::DerefMut;
 use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,7 @@ impl<N: Notifier> Queue<N> {
             shelf.give_up(why);
         }
         Ok(Self {
-            table: OperationTable::new(notify),
+            table: OperationTable::new(notify, setup.residence)?,
             extensions,
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
@@ -284,7 +285,7 @@ impl<N: Notifier> Queue<N> {
                     self.table.operations.get(place).is_some_and(|other| other.is_armed_on(fd))
                 });
                 armed.push(place);
-                self.table.operations.get_mut(place).map(Box::as_mut)
+                self.table.operations.get_mut(place).map(DerefMut::deref_mut)
             }
             Err((held, e)) => {
                 self.release(held);

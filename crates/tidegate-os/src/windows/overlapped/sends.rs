@@ -92,11 +92,11 @@ impl<N: Notifier> Queue<N> {
         let held = match payload {
             Payload::Parts(parts) => {
                 let most = parts.step();
-                match Transmission::begin(parts, &self.extensions.transmit, most) {
+                match Transmission::begin(*parts, &self.extensions.transmit, most) {
                     TransmitStart::Transmission(transmission) => {
                         OperationData::Transmit(Box::new(transmission))
                     }
-                    TransmitStart::Head(parts) => OperationData::Send(Payload::Parts(parts)),
+                    TransmitStart::Head(parts) => OperationData::Send(Payload::Parts(Box::new(parts))),
                 }
             }
             payload => OperationData::Send(payload),
@@ -129,7 +129,9 @@ impl<N: Notifier> Queue<N> {
             Err((held, e)) => {
                 let unsent = match held {
                     OperationData::Send(payload) => Some(payload),
-                    OperationData::Transmit(transmission) => Some(Payload::Parts(transmission.give_back())),
+                    OperationData::Transmit(transmission) => {
+                        Some(Payload::Parts(Box::new(transmission.give_back())))
+                    }
                     held => {
                         self.release(held);
                         None

@@ -3,33 +3,93 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use slab::Slab;
 use windows_sys::Win32::Foundation::ERROR_IO_PENDING;
 
 use super::super::descriptor::RawFd;
+use super::super::pages::{Pages, Residence};
 use super::seal::OfQueue;
 use super::{Notifier, Operation, OperationData};
 
-/// Memory of operations that have come back which is kept, at most.
-const SPARE: usize = 64;
+/// Bytes of pages that a table takes at a time: the system places pages at multiples of so many.
+const PIECE: usize = 64 * 1024;
+
+/// An operation in the pages of its table: it does not move, and what it has is not freed when this is dropped, because
+/// the kernel may still touch it.
+pub struct PlacedOperation(NonNull<Operation>);
+
+impl Deref for PlacedOperation {
+    type Target = Operation;
+
+    fn deref(&self) -> &Operation {
+        // SAFETY: `submit` has written it, and only `empty` takes it out, with this. The pages stay as long as the
+        // table, which nobody takes a `PlacedOperation` out of.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl DerefMut for PlacedOperation {
+    fn deref_mut(&mut self) -> &mut Operation {
+        // SAFETY: as above, and no other `PlacedOperation` has this room.
+        unsafe { self.0.as_mut() }
+    }
+}
 
 /// The operations of one queue.
 pub(super) struct OperationTable<N: Notifier> {
     pub(super) notify: N,
-    pub(super) operations: Slab<Box<Operation>>,
+    pub(super) operations: Slab<PlacedOperation>,
     pub(super) ended: VecDeque<usize>,
-    /// For operations to come, so that they allocate nothing.
-    #[expect(clippy::vec_box, reason = "what the kernel may touch must not move")]
-    spare: Vec<Box<Operation>>,
+    /// Room for operations to come.
+    free: Vec<NonNull<Operation>>,
+    pages: Vec<Pages>,
+    residence: Residence,
 }
 
 impl<N: Notifier> OperationTable<N> {
-    /// An empty one, whose completions `notify` reports.
-    pub(super) fn new(notify: N) -> Self {
-        let spare = Vec::with_capacity(SPARE);
-        Self { notify, operations: Slab::new(), ended: VecDeque::new(), spare }
+    /// An empty one, whose completions `notify` reports, with room for some hundred operations. It grows, and keeps what
+    /// it has.
+    pub(super) fn new(notify: N, residence: Residence) -> io::Result<Self> {
+        let (free, pages) = (Vec::new(), Vec::new());
+        let mut table =
+            Self { notify, operations: Slab::new(), ended: VecDeque::new(), free, pages, residence };
+        table.grow()?;
+        Ok(table)
+    }
+
+    fn grow(&mut self) -> io::Result<()> {
+        let piece = Pages::new(PIECE, self.residence)?;
+        let first = piece.as_ptr().cast::<Operation>();
+        let rooms = (0..PIECE / size_of::<Operation>()).rev();
+        self.free.extend(rooms.filter_map(|n| NonNull::new(first.wrapping_add(n))));
+        self.pages.push(piece);
+        Ok(())
+    }
+
+    /// Room for an operation; `None` if there is no memory for more.
+    fn room(&mut self) -> Option<NonNull<Operation>> {
+        if self.free.is_empty() {
+            self.grow().ok()?;
+        }
+        self.free.pop()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_in_pages(&self, operation: &Operation) -> bool {
+        let at = std::ptr::from_ref(operation).cast::<u8>();
+        let last = at.wrapping_add(size_of::<Operation>() - 1);
+        self.pages
+            .iter()
+            .any(|piece| piece.as_ptr_range().contains(&at) && piece.as_ptr_range().contains(&last))
+    }
+
+    #[cfg(test)]
+    pub(super) fn pages_bytes(&self) -> usize {
+        self.pages.iter().map(|piece| piece.len()).sum()
     }
 
     /// Puts an operation into the table and its address into the kernel's hands by `call`, which returns whether it was
@@ -40,11 +100,12 @@ impl<N: Notifier> OperationTable<N> {
         held: OperationData,
         call: impl FnOnce(&mut Operation) -> io::Result<()>,
     ) -> Result<usize, (OperationData, io::Error)> {
+        let Some(room) = self.room() else { return Err((held, io::ErrorKind::OutOfMemory.into())) };
         let vacant = self.operations.vacant_entry();
         let place = vacant.key();
-        let mut boxed = self.spare.pop().unwrap_or_else(|| Box::new(Operation::unused()));
-        *boxed = Operation { place, key, socket: Some(socket), held, ..Operation::unused() };
-        let operation = vacant.insert(boxed);
+        // SAFETY: inside the pages, aligned because those are and its size is a multiple, and nobody else's.
+        unsafe { room.write(Operation::new(place, (key, socket), held)) };
+        let operation = vacant.insert(PlacedOperation(room));
         self.notify.prepare(operation);
         match call(operation) {
             Ok(()) => Ok(place),
@@ -71,14 +132,12 @@ impl<N: Notifier> OperationTable<N> {
         Some(self.empty(operation))
     }
 
-    /// Takes an operation that the kernel does not have out of its memory, and keeps that.
-    fn empty(&mut self, mut operation: Box<Operation>) -> Operation {
+    /// Takes an operation that the kernel does not have out of its room, and keeps that.
+    fn empty(&mut self, operation: PlacedOperation) -> Operation {
         self.notify.finished(&operation);
-        let taken = std::mem::replace(&mut *operation, Operation::unused());
-        if self.spare.len() < SPARE {
-            self.spare.push(operation);
-        }
-        taken
+        self.free.push(operation.0);
+        // SAFETY: written by `submit`, and nobody reads it again: the only `PlacedOperation` of this room ends here.
+        unsafe { operation.0.read() }
     }
 }
 
@@ -88,7 +147,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Waits for what a queue that goes has in flight, and was told to end; whether all of it has come back. `step` waits
 /// for so long and takes what has ended.
 ///
-/// If not, the operations are leaked, and their memory has to be: the kernel may still write there.
+/// If not, the operations are leaked, and their buffers have to be: the kernel may still write there.
 pub(super) fn end_all<Q, N: Notifier>(
     queue: &mut Q,
     table: fn(&mut Q) -> &mut OperationTable<N>,
@@ -102,7 +161,7 @@ pub(super) fn end_all<Q, N: Notifier>(
     }
     let all = table(queue).operations.is_empty();
     if !all {
-        std::mem::forget(std::mem::take(&mut table(queue).operations));
+        table(queue).pages.iter_mut().for_each(Pages::leak);
     }
     all
 }

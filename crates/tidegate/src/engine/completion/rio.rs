@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_os::overlapped::{AcceptAt, Closing, Done, Payload, QueueSetup, SocketKind};
-use tidegate_os::pages::Residence;
 use tidegate_os::port::AcceptPort;
 use tidegate_os::registered::{self, Bytes, NotifyMode, Registered, RegisteredQueue, RequestSetup};
 use tidegate_os::waker::Waker;
@@ -92,7 +91,7 @@ impl Operations for RegisteredQueue {
             sockets: SocketKind::Registered,
             buffers,
             buffer_bytes: policy.buffer_bytes,
-            residence: Residence::Pageable,
+            residence: capacity::residence(policy),
             posted: false,
             reuse: 0,
         };

@@ -376,7 +376,7 @@ fn payload(pieces: Pieces) -> Payload {
     match pieces {
         Pieces::One(piece) => Payload::One(piece),
         Pieces::Many(pieces) => Payload::Many(pieces),
-        Pieces::File { head, range, tail } => Payload::Parts(Parts::new(head, range, tail)),
+        Pieces::File { head, range, tail } => Payload::Parts(Box::new(Parts::new(head, range, tail))),
     }
 }
 

@@ -10,7 +10,8 @@
 //! is with the kernel, what was received is held back.
 //!
 //! # What it costs
-//! A call for each receive and each send, and an operation of about 350 bytes for each that is in flight.
+//! A call for each receive and each send, and an operation of about 200 bytes for each that is in flight, in
+//! pages that are used again.
 //!
 //! # Where it differs
 //! Receives are filled in the order in which they were posted, and may complete in another one: they are shown in the
