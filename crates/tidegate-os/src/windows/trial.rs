@@ -107,7 +107,6 @@ impl Bench {
         false
     }
 
-    /// Sends to the end; returns what each operation took.
     /// Sends all of it, so much of a file in one operation; returns what each operation took.
     fn send(&mut self, socket: &OverlappedSocket, payload: Payload, most: usize) -> Vec<usize> {
         let (mut left, mut steps) = (Some(payload), Vec::new());
