@@ -29,8 +29,8 @@ pub(super) fn answer(
     let picked = if asked.accept_encoding { pick(document, asked) } else { 0 };
     let varies = document.variants.len() > 1;
     let variant = document.variants.get_mut(picked)?;
-    let plain = !asked.conditional && asked.range.is_none() && !request.head_only;
-    if plain && request.connection == Persistence::Persists {
+    let plain = !asked.conditional && asked.range.is_none() && !request.form.head_only;
+    if plain && request.form.connection == Persistence::Persists {
         if let Some((second, whole)) = &variant.whole
             && *second == clock.second
         {
@@ -79,7 +79,7 @@ impl ResponseHead<'_> {
     fn answer(&self, asked: Asked<'_>, out: &mut Outbox<'_>) -> Option<Transfer> {
         let variant = self.variant;
         let range = match verdict(asked, &variant.etag, variant.modified) {
-            Preconditions::Proceed => asked.range.filter(|_| !self.request.head_only), // RFC 9110, section 14.2
+            Preconditions::Proceed => asked.range.filter(|_| !self.request.form.head_only), // RFC 9110, section 14.2
             Preconditions::Whole => None,
             Preconditions::NotModified => {
                 let fields = self.validators();
@@ -121,7 +121,7 @@ impl ResponseHead<'_> {
     }
 
     fn head(&self, line: &str, fields: &str) -> String {
-        let (date, said) = (&self.clock.date, said(self.request.connection));
+        let (date, said) = (&self.clock.date, said(self.request.form.connection));
         format!("HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\n{fields}{said}\r\n")
     }
 
@@ -141,13 +141,12 @@ impl ResponseHead<'_> {
     }
 
     fn refuse(&self, status: Status, why: &str, more: &str, out: &mut Outbox<'_>) {
-        let (head_only, connection) = (self.request.head_only, self.request.connection);
-        out.share(refusal(status, why, &self.clock.date, more, head_only, connection));
+        out.share(refusal(status, why, &self.clock.date, more, self.request.form));
     }
 
     /// A head and one part; complete if that is in memory.
     fn send(&self, head: String, parts: &[ByteRange], out: &mut Outbox<'_>) -> Option<Transfer> {
-        if self.request.head_only {
+        if self.request.form.head_only {
             out.share(head.into());
             return None;
         }

@@ -16,7 +16,7 @@ use super::transfer::Transfer;
 use crate::http::HttpLimits;
 use crate::http::answer::{refusal, said};
 use crate::http::fault::{RequestError, Status};
-use crate::http::head::{Persistence, Spoken};
+use crate::http::head::{ResponseForm, Spoken};
 use crate::http::session::{Answered, Request, Responder};
 
 /// State shared by all connections.
@@ -66,8 +66,7 @@ enum Work {
 struct Wanted {
     target: String,
     fields: Vec<(String, Vec<u8>)>,
-    head_only: bool,
-    connection: Persistence,
+    form: ResponseForm,
 }
 
 impl FileResponder {
@@ -91,7 +90,7 @@ impl FileResponder {
             Found::Refused(fault) => fault,
         };
         self.cache().forget(key);
-        self.refuse(&fault, request.head_only, request.connection, out);
+        self.refuse(&fault, request.form, out);
         Answered::Whole
     }
 
@@ -133,7 +132,7 @@ impl FileResponder {
             "HTTP/1.1 301 Moved Permanently\r\nServer: tidegate\r\nDate: {}\r\nLocation: /{name}/{query}\r\n\
              Content-Length: 0\r\n{}\r\n",
             self.date(out),
-            said(request.connection)
+            said(request.form.connection)
         );
         out.share(head.into());
         Answered::Whole
@@ -145,9 +144,9 @@ impl FileResponder {
              Content-Length: {}\r\nCache-Control: no-cache\r\n{}\r\n",
             self.date(out),
             page.len(),
-            said(request.connection)
+            said(request.form.connection)
         );
-        if !request.head_only {
+        if !request.form.head_only {
             text.push_str(page);
         }
         out.share(text.into());
@@ -166,12 +165,7 @@ impl FileResponder {
         let (shared, cache, key) = (self.shared.clone(), self.cache, key.to_owned());
         if out.offload(move || shared.find(cache, &key, Blocking::Waits)).is_err() {
             let why = "too many files are being opened; retry later".into();
-            self.refuse(
-                &RequestError { status: Status::Unavailable, why },
-                request.head_only,
-                request.connection,
-                out,
-            );
+            self.refuse(&RequestError { status: Status::Unavailable, why }, request.form, out);
             return Answered::Whole;
         }
         self.work = Some(Box::new(Work::Looking(Wanted::of(request))));
@@ -185,8 +179,7 @@ impl Wanted {
         Self {
             target: request.spoken.target.to_owned(),
             fields: fields.map(|field| (field.name.to_owned(), field.value.to_vec())).collect(),
-            head_only: request.head_only,
-            connection: request.connection,
+            form: request.form,
         }
     }
 
@@ -194,7 +187,7 @@ impl Wanted {
         let fields = self.fields.iter().map(|(name, value)| httparse::Header { name, value });
         let fields: Vec<_> = fields.collect();
         let spoken = Spoken { target: &self.target, authority: b"", fields: &fields };
-        f(&Request { head_only: self.head_only, connection: self.connection, spoken })
+        f(&Request { form: self.form, spoken })
     }
 }
 
@@ -208,18 +201,13 @@ impl Responder for FileResponder {
     fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
         if self.busy {
             let why = "the server is busy; retry later".into();
-            self.refuse(
-                &RequestError { status: Status::Unavailable, why },
-                request.head_only,
-                Persistence::Closes,
-                out,
-            );
+            self.refuse(&RequestError { status: Status::Unavailable, why }, request.form.closing(), out);
             return Answered::Final;
         }
         let resource = match resource(request.spoken.target) {
             Ok(resource) => resource,
             Err(fault) => {
-                self.refuse(&fault, request.head_only, request.connection, out);
+                self.refuse(&fault, request.form, out);
                 return Answered::Whole;
             }
         };
@@ -237,16 +225,10 @@ impl Responder for FileResponder {
     }
 
     #[cold]
-    fn refuse(
-        &mut self,
-        fault: &RequestError,
-        head_only: bool,
-        connection: Persistence,
-        out: &mut Outbox<'_>,
-    ) {
+    fn refuse(&mut self, fault: &RequestError, form: ResponseForm, out: &mut Outbox<'_>) {
         let more = if fault.status == Status::Unavailable { "Retry-After: 1\r\n" } else { "" };
         let date = self.date(out);
-        out.share(refusal(fault.status, &fault.why, &date, more, head_only, connection));
+        out.share(refusal(fault.status, &fault.why, &date, more, form));
     }
 
     fn go_on(&mut self, out: &mut Outbox<'_>) -> Answered {

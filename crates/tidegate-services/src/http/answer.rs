@@ -9,7 +9,7 @@ use tidegate::Outbox;
 
 use super::HttpLimits;
 use super::fault::Status;
-use super::head::Persistence;
+use super::head::{Persistence, ResponseForm};
 use super::page::Page;
 
 /// Up to this size the page is copied behind each of its heads, so that a response is one piece. Larger pages are the
@@ -46,15 +46,15 @@ impl SharedPage {
 
     /// Writes the response to `GET` or `HEAD` into the outbox.
     #[inline]
-    pub(super) fn answer(&self, head_only: bool, connection: Persistence, out: &mut Outbox<'_>) {
+    pub(super) fn answer(&self, form: ResponseForm, out: &mut Outbox<'_>) {
         let has_page = self.with(out.now(), |answers| {
-            let [persists, kept_alive, closes] = if head_only { &answers.heads } else { &answers.whole };
-            out.share(match connection {
+            let [persists, kept_alive, closes] = if form.head_only { &answers.heads } else { &answers.whole };
+            out.share(match form.connection {
                 Persistence::Persists => persists.clone(),
                 Persistence::KeptAlive => kept_alive.clone(),
                 Persistence::Closes => closes.clone(),
             });
-            head_only || self.page.body.len() <= ONE_PIECE_BYTES
+            form.head_only || self.page.body.len() <= ONE_PIECE_BYTES
         });
         if !has_page {
             out.share(self.page.body.clone());
@@ -63,16 +63,8 @@ impl SharedPage {
 
     /// Writes an error response, with a body that states the reason.
     #[cold]
-    pub(super) fn refuse(
-        &self,
-        status: Status,
-        why: &str,
-        head_only: bool,
-        connection: Persistence,
-        out: &mut Outbox<'_>,
-    ) {
-        let text =
-            self.with(out.now(), |answers| refusal(status, why, &answers.date, "", head_only, connection));
+    pub(super) fn refuse(&self, status: Status, why: &str, form: ResponseForm, out: &mut Outbox<'_>) {
+        let text = self.with(out.now(), |answers| refusal(status, why, &answers.date, "", form));
         out.share(text);
     }
 
@@ -138,15 +130,8 @@ impl Answers {
 }
 
 /// An error response whose body states the reason. `more` are further fields, each with its line end.
-pub(crate) fn refusal(
-    status: Status,
-    why: &str,
-    date: &str,
-    more: &str,
-    head_only: bool,
-    connection: Persistence,
-) -> Bytes {
-    let (line, said) = (status.line(), said(connection));
+pub(crate) fn refusal(status: Status, why: &str, date: &str, more: &str, form: ResponseForm) -> Bytes {
+    let (line, said) = (status.line(), said(form.connection));
     let body = format!("{line}: {why}\n");
     let length = body.len();
     let also = match status {
@@ -161,7 +146,7 @@ pub(crate) fn refusal(
         "HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: text/plain; charset=utf-8\r\n\
          Content-Length: {length}\r\n{also}{more}{said}\r\n"
     );
-    if head_only { head.into() } else { (head + &body).into() }
+    if form.head_only { head.into() } else { (head + &body).into() }
 }
 
 /// The Connection field, where one is needed.

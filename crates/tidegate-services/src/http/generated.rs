@@ -8,7 +8,7 @@ use super::HttpLimits;
 use super::access::Access;
 use super::answer::{date_now, refusal};
 use super::fault::RequestError;
-use super::head::Persistence;
+use super::head::ResponseForm;
 use super::session::{Answered, Conversation, Request, Responder};
 
 /// Generates pages.
@@ -77,7 +77,7 @@ impl<G: Generates> Responder for Maker<G> {
 
     fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
         if let Err(fault) = self.0.access.check_host(request.spoken.authority) {
-            self.refuse(&fault, request.head_only, Persistence::Closes, out);
+            self.refuse(&fault, request.form.closing(), out);
             return Answered::Final;
         }
         let target = request.spoken.target;
@@ -88,17 +88,11 @@ impl<G: Generates> Responder for Maker<G> {
             "HTTP/1.1 {status}\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: {content_type}\r\n\
              Content-Length: {length}\r\nConnection: close\r\n\r\n"
         );
-        out.share(if request.head_only { head.into() } else { (head + &body).into() });
+        out.share(if request.form.head_only { head.into() } else { (head + &body).into() });
         Answered::Final
     }
 
-    fn refuse(
-        &mut self,
-        fault: &RequestError,
-        head_only: bool,
-        connection: Persistence,
-        out: &mut Outbox<'_>,
-    ) {
-        out.share(refusal(fault.status, &fault.why, &date_now(), "", head_only, connection));
+    fn refuse(&mut self, fault: &RequestError, form: ResponseForm, out: &mut Outbox<'_>) {
+        out.share(refusal(fault.status, &fault.why, &date_now(), "", form));
     }
 }

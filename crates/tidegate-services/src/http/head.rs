@@ -40,6 +40,21 @@ pub enum Persistence {
     Closes,
 }
 
+/// The form of a response, as its request determines it.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseForm {
+    /// It has no content (RFC 9110, section 9.3.2).
+    pub(crate) head_only: bool,
+    pub(crate) connection: Persistence,
+}
+
+impl ResponseForm {
+    /// The same, as the last one of its connection.
+    pub(crate) fn closing(self) -> Self {
+        Self { connection: Persistence::Closes, ..self }
+    }
+}
+
 /// The framing of the body (RFC 9112, section 6.3). No body is a length of 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {

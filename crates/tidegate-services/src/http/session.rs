@@ -9,7 +9,7 @@ use super::HttpLimits;
 use super::answer::SharedPage;
 use super::body::{Body, Chunks};
 use super::fault::{RequestError, Status};
-use super::head::{self, Framing, Front, Head, Method, Persistence, Scan, Spoken};
+use super::head::{self, Framing, Front, Head, Method, Persistence, ResponseForm, Scan, Spoken};
 
 /// Responds to the requests of one connection.
 pub trait Responder: Send + 'static {
@@ -18,13 +18,7 @@ pub trait Responder: Send + 'static {
     /// Responds to GET or HEAD.
     fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered;
     /// Responds with an error.
-    fn refuse(
-        &mut self,
-        fault: &RequestError,
-        head_only: bool,
-        connection: Persistence,
-        out: &mut Outbox<'_>,
-    );
+    fn refuse(&mut self, fault: &RequestError, form: ResponseForm, out: &mut Outbox<'_>);
     /// Continues a response: the outbox has room.
     fn go_on(&mut self, out: &mut Outbox<'_>) -> Answered {
         let _ = out;
@@ -39,8 +33,7 @@ pub trait Responder: Send + 'static {
 
 /// A request to respond to.
 pub struct Request<'a> {
-    pub(crate) head_only: bool,
-    pub(crate) connection: Persistence,
+    pub(crate) form: ResponseForm,
     pub(crate) spoken: Spoken<'a>,
 }
 
@@ -66,18 +59,12 @@ impl Responder for Arc<SharedPage> {
 
     #[inline]
     fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
-        SharedPage::answer(self, request.head_only, request.connection, out);
+        SharedPage::answer(self, request.form, out);
         Answered::Whole
     }
 
-    fn refuse(
-        &mut self,
-        fault: &RequestError,
-        head_only: bool,
-        connection: Persistence,
-        out: &mut Outbox<'_>,
-    ) {
-        SharedPage::refuse(self, fault.status, &fault.why, head_only, connection, out);
+    fn refuse(&mut self, fault: &RequestError, form: ResponseForm, out: &mut Outbox<'_>) {
+        SharedPage::refuse(self, fault.status, &fault.why, form, out);
     }
 }
 
@@ -223,8 +210,8 @@ impl<R: Responder> Conversation<R> {
         };
         let answered = match method {
             Method::Get | Method::Head => {
-                let request = Request { head_only: method == Method::Head, connection, spoken };
-                self.responder.answer(&request, out)
+                let form = ResponseForm { head_only: method == Method::Head, connection };
+                self.responder.answer(&Request { form, spoken }, out)
             }
             other => return self.decline(other, connection, flow, out),
         };
@@ -276,7 +263,8 @@ impl<R: Responder> Conversation<R> {
         // The client may have begun to send through the tunnel: that must not be parsed as requests.
         let tunnels = method == Method::Connect;
         let connection = if tunnels { Persistence::Closes } else { connection };
-        self.responder.refuse(&RequestError { status, why: why.into() }, false, connection, out);
+        let form = ResponseForm { head_only: false, connection };
+        self.responder.refuse(&RequestError { status, why: why.into() }, form, out);
         if tunnels { Flow::Linger } else { flow }
     }
 
@@ -288,7 +276,8 @@ impl<R: Responder> Conversation<R> {
             ReadState::Body { method, .. } => method == Method::Head,
             ReadState::Answer(_) => false,
         };
-        self.responder.refuse(fault, head_only, Persistence::Closes, out);
+        let form = ResponseForm { head_only, connection: Persistence::Closes };
+        self.responder.refuse(fault, form, out);
         out.wake_never();
         Flow::Linger
     }

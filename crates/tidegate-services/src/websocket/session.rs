@@ -10,7 +10,7 @@ use super::request::{self, Wants};
 use super::{CloseCode, HEAD_BYTES, MessageFlow, MessageService, MessageSession, WebSocketShared};
 use crate::http::answer::{date_now, refusal};
 use crate::http::fault::{RequestError, Status};
-use crate::http::head::{self, Head, Persistence, Scan, Spoken};
+use crate::http::head::{self, Head, Persistence, ResponseForm, Scan, Spoken};
 
 /// One connection that begins with a WebSocket request.
 pub struct WebSocketSession<S: MessageService>(WebSocketState<S>);
@@ -85,14 +85,8 @@ impl<S: MessageService> WebSocketSession<S> {
                 Ok(head::Front::Whole((bytes, Ok(reply)))) => break (used + bytes, reply),
                 Ok(head::Front::Whole((_, Err(fault)))) | Err(fault) => {
                     let head_only = rest.starts_with(b"HEAD ");
-                    out.share(refusal(
-                        fault.status,
-                        &fault.why,
-                        &date_now(),
-                        "",
-                        head_only,
-                        Persistence::Closes,
-                    ));
+                    let form = ResponseForm { head_only, connection: Persistence::Closes };
+                    out.share(refusal(fault.status, &fault.why, &date_now(), "", form));
                     return self.end(input);
                 }
                 Ok(head::Front::Empty(bytes)) => used += bytes,
