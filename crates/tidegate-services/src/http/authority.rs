@@ -44,11 +44,27 @@ pub(super) fn split(bytes: &[u8]) -> Option<(&[u8], Option<u16>)> {
     }
 }
 
+/// Its digits, of which there may be any number, with zeros in front (RFC 3986, section 3.2.3).
+#[inline]
 fn port(digits: &[u8]) -> Option<u16> {
-    digits.iter().try_fold(0_u16, |port, digit| {
-        let digit = digit.is_ascii_digit().then(|| u16::from(digit - b'0'))?;
-        port.checked_mul(10)?.checked_add(digit)
-    })
+    /// No port needs more.
+    const MOST_DIGITS: usize = 5;
+    let (digits, zeros_end) = match digits.len().checked_sub(MOST_DIGITS) {
+        None | Some(0) => (digits, true),
+        Some(more) => after_zeros(digits, more),
+    };
+    let (port, are_digits) = digits.iter().fold((0, zeros_end), |(port, are_digits), digit| {
+        let value = u32::from(digit.wrapping_sub(b'0'));
+        (port * 10 + value, are_digits & (value < 10))
+    });
+    are_digits.then_some(port)?.try_into().ok()
+}
+
+/// The rest after so many bytes, and whether these are zeros.
+#[cold]
+fn after_zeros(digits: &[u8], zeros: usize) -> (&[u8], bool) {
+    let (zeros, rest) = digits.split_at(zeros);
+    (rest, zeros.iter().all(|&digit| digit == b'0'))
 }
 
 /// The end of a name at the front, which includes IPv4 addresses (`reg-name`, RFC 3986, section 3.2.2).
@@ -110,6 +126,7 @@ mod tests {
             ("a:80", "a", Some(80)),
             ("a:0", "a", Some(0)),
             ("a:65535", "a", Some(65_535)),
+            ("a:000000065535", "a", Some(65_535)),
             (":80", "", Some(80)),
             ("127.0.0.1:8080", "127.0.0.1", Some(8080)),
             ("[::1]", "[::1]", None),
@@ -141,6 +158,11 @@ mod tests {
             "a:-1",
             "a:8x",
             "a:65536",
+            "a:99999",
+            "a:000065536",
+            "a:0x0080",
+            "a:1000080",
+            "a:\u{ff}80",
             "a:99999999999999999999",
             "a: 80",
             "[]",

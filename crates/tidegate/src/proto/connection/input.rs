@@ -132,6 +132,7 @@ impl Connection {
     }
 
     /// There is input that the session will process when its work is done.
+    #[inline]
     #[must_use]
     pub fn waits_for_work(&self) -> bool {
         self.state_of_session.awaits == Activity::Work && self.left() > 0
