@@ -3,31 +3,30 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use ppp::v2::{Builder, Command, Protocol, Version};
+use proxy_header::{ProxiedAddress, ProxyHeader};
 
 use super::HeaderVersion;
 
 /// The header that names this client; `UNKNOWN` for one that has no IP address.
 pub(super) fn bytes(version: HeaderVersion, client: Option<SocketAddr>, to: Option<SocketAddr>) -> Vec<u8> {
-    let addresses = client.map(|client| of_one_family(client, to));
-    match (version, addresses) {
-        (HeaderVersion::V1, Some((from, to))) => {
-            let family = if from.is_ipv4() { "TCP4" } else { "TCP6" };
-            format!("PROXY {family} {} {} {} {}\r\n", from.ip(), to.ip(), from.port(), to.port()).into_bytes()
+    let mut header = Vec::new();
+    let written = client.map(|client| {
+        let (from, to) = of_one_family(client, to);
+        let names = ProxyHeader::with_address(ProxiedAddress::stream(from, to));
+        match version {
+            HeaderVersion::V1 => names.encode_v1(&mut header),
+            HeaderVersion::V2 => names.encode_v2(&mut header),
         }
-        (HeaderVersion::V1, None) => b"PROXY UNKNOWN\r\n".to_vec(),
-        (HeaderVersion::V2, Some(addresses)) => {
-            let builder = Builder::with_addresses(Version::Two | Command::Proxy, Protocol::Stream, addresses);
-            builder.build().unwrap_or_else(|_| unknown()) // only a header of more than 64 KiB fails
-        }
-        (HeaderVersion::V2, None) => unknown(),
+    });
+    match (version, written) {
+        (_, Some(Ok(()))) => header, // what has addresses of one family cannot fail
+        (HeaderVersion::V1, _) => b"PROXY UNKNOWN\r\n".to_vec(),
+        (HeaderVersion::V2, _) => V2_UNKNOWN.to_vec(),
     }
 }
 
 /// Version 2, command `PROXY`, unspecified family, no addresses.
-fn unknown() -> Vec<u8> {
-    [ppp::v2::PROTOCOL_PREFIX, &[0x21, 0, 0, 0]].concat()
-}
+const V2_UNKNOWN: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0";
 
 /// Both addresses in the same family, because a header has only one. An IPv4 client of an IPv6 socket counts as IPv4.
 fn of_one_family(client: SocketAddr, to: Option<SocketAddr>) -> (SocketAddr, SocketAddr) {
@@ -44,6 +43,8 @@ fn of_one_family(client: SocketAddr, to: Option<SocketAddr>) -> (SocketAddr, Soc
 
 #[cfg(test)]
 mod tests {
+    use proxy_header::ParseConfig;
+
     use super::*;
 
     fn addr(text: &str) -> Option<SocketAddr> {
@@ -68,14 +69,12 @@ mod tests {
     #[test]
     fn version_2_is_what_its_readers_read() {
         let header = bytes(HeaderVersion::V2, addr("192.0.2.7:4660"), addr("198.51.100.1:80"));
-        let read = ppp::v2::Header::try_from(header.as_slice()).unwrap();
-        let ppp::v2::Addresses::IPv4(ip) = read.addresses else { panic!("{read:?}") };
-        assert_eq!((ip.source_address, ip.source_port), (Ipv4Addr::new(192, 0, 2, 7), 4660));
-        assert_eq!((ip.destination_address, ip.destination_port), (Ipv4Addr::new(198, 51, 100, 1), 80));
+        assert_eq!(header[..16], *b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c");
+        let (read, length) = ProxyHeader::parse(&header, ParseConfig::default()).unwrap();
+        let ends = (addr("192.0.2.7:4660").unwrap(), addr("198.51.100.1:80").unwrap());
+        assert_eq!((read.proxied_address(), length), (Some(&ProxiedAddress::stream(ends.0, ends.1)), 28));
         let header = bytes(HeaderVersion::V2, None, None);
-        assert_eq!(
-            ppp::v2::Header::try_from(header.as_slice()).unwrap().addresses,
-            ppp::v2::Addresses::Unspecified
-        );
+        let (read, length) = ProxyHeader::parse(&header, ParseConfig::default()).unwrap();
+        assert_eq!((read.proxied_address(), length), (None, 16));
     }
 }

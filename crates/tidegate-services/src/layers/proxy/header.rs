@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use ppp::{v1, v2};
+use proxy_header::{ParseConfig, ProxyHeader};
 
 use super::HeaderFault;
 
@@ -27,13 +27,6 @@ pub(super) enum HeaderClient {
     Socket,
 }
 
-/// Source and destination, as the four types that `ppp` has for them name both.
-macro_rules! ends {
-    ($ip:expr) => {
-        (($ip.source_address, $ip.source_port).into(), ($ip.destination_address, $ip.destination_port).into())
-    };
-}
-
 /// The most bytes of a header of version 1, line end included (section 2.1).
 pub(super) const V1_BYTES: usize = 107;
 
@@ -43,12 +36,17 @@ const V1_UNKNOWN: &[u8] = b"PROXY UNKNOWN";
 /// Bytes of a version 2 header before its addresses; the last two are the length of the rest.
 const V2_FIXED_BYTES: usize = 16;
 
+const V2_PREFIX: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
 /// Version 2 with the command `LOCAL`.
 const V2_LOCAL: u8 = 0x20;
 
+/// The family of Unix sockets, in the high bits of its byte.
+const V2_UNIX: u8 = 3;
+
 /// Parses the header at the front of `input`; one of version 2 may have at most `v2_bytes`.
 pub(super) fn read(input: &[u8], v2_bytes: usize) -> Result<HeaderParse, HeaderFault> {
-    if begins(input, v2::PROTOCOL_PREFIX) {
+    if begins(input, V2_PREFIX) {
         version_2(input, v2_bytes)
     } else if begins(input, V1_PREFIX) {
         version_1(input)
@@ -70,32 +68,28 @@ fn version_1(input: &[u8]) -> Result<HeaderParse, HeaderFault> {
         return if input.len() < V1_BYTES { Ok(HeaderParse::Part) } else { Err(HeaderFault::TooLong) };
     };
     let (line, whole) = (window.get(..end).unwrap_or_default(), window.get(..end + 2).unwrap_or_default());
-    // Everything after UNKNOWN must be ignored (section 2.1), even if `ppp` would reject it.
+    // Everything after UNKNOWN must be ignored (section 2.1), carriage returns too.
     if let Some(rest) = line.strip_prefix(V1_UNKNOWN)
         && matches!(rest, [] | [b' ', ..])
     {
         return Ok(HeaderParse::Whole(whole.len(), HeaderClient::Socket));
     }
-    // `ppp` parses ports like Rust, which allows a sign.
+    // The parser takes ports as Rust does, with a sign, too.
     if !line.rsplit(|&b| b == b' ').take(2).all(is_port) {
         return Err(HeaderFault::Malformed);
     }
-    let client = match v1::Header::try_from(whole).map_err(|_| HeaderFault::Malformed)?.addresses {
-        v1::Addresses::Tcp4(ip) => HeaderClient::Behind(Some(ends!(ip))),
-        v1::Addresses::Tcp6(ip) => HeaderClient::Behind(Some(ends!(ip))),
-        v1::Addresses::Unknown => HeaderClient::Socket,
-    };
-    Ok(HeaderParse::Whole(whole.len(), client))
+    let ends = addresses(whole)?.ok_or(HeaderFault::Malformed)?;
+    Ok(HeaderParse::Whole(whole.len(), HeaderClient::Behind(Some(ends))))
 }
 
-/// Digits without leading zeros (section 2.1); `ppp` checks the range.
+/// Digits without leading zeros (section 2.1); the parser checks the range.
 fn is_port(word: &[u8]) -> bool {
     word.iter().all(u8::is_ascii_digit) && matches!(word, [b'0'] | [b'1'..=b'9', ..])
 }
 
 /// The length is checked first, so that an oversized header is rejected before it is buffered. TLVs are skipped.
 fn version_2(input: &[u8], most: usize) -> Result<HeaderParse, HeaderFault> {
-    let Some(&[.., command, _, high, low]) = input.first_chunk::<V2_FIXED_BYTES>() else {
+    let Some(&[.., command, family, high, low]) = input.first_chunk::<V2_FIXED_BYTES>() else {
         return Ok(HeaderParse::Part);
     };
     let length = V2_FIXED_BYTES + usize::from(u16::from_be_bytes([high, low]));
@@ -106,14 +100,19 @@ fn version_2(input: &[u8], most: usize) -> Result<HeaderParse, HeaderFault> {
     if command == V2_LOCAL {
         return Ok(HeaderParse::Whole(length, HeaderClient::Socket)); // whatever its family says (section 2.2)
     }
-    let header = v2::Header::try_from(whole).map_err(|_| HeaderFault::Malformed)?;
-    let client = match header.addresses {
-        v2::Addresses::IPv4(ip) => HeaderClient::Behind(Some(ends!(ip))),
-        v2::Addresses::IPv6(ip) => HeaderClient::Behind(Some(ends!(ip))),
-        v2::Addresses::Unix(_) => HeaderClient::Behind(None),
-        v2::Addresses::Unspecified => HeaderClient::Socket,
+    let client = match addresses(whole)? {
+        Some(ends) => HeaderClient::Behind(Some(ends)),
+        None if family >> 4 == V2_UNIX => HeaderClient::Behind(None),
+        None => HeaderClient::Socket,
     };
     Ok(HeaderParse::Whole(length, client))
+}
+
+/// Source and destination in a header that is whole; `None` if they are not IP addresses.
+fn addresses(whole: &[u8]) -> Result<Option<(SocketAddr, SocketAddr)>, HeaderFault> {
+    let parsed = ProxyHeader::parse(whole, ParseConfig::default());
+    let (header, _) = parsed.map_err(|_| HeaderFault::Malformed)?;
+    Ok(header.proxied_address().map(|ends| (ends.source, ends.destination)))
 }
 
 #[cfg(test)]
@@ -122,7 +121,7 @@ mod tests {
 
     fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
         let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
-        [v2::PROTOCOL_PREFIX, &[command, family], &length, rest].concat()
+        [V2_PREFIX, &[command, family], &length, rest].concat()
     }
 
     fn behind(addr: &str, to: &str) -> HeaderClient {
