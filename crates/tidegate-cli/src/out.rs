@@ -10,6 +10,7 @@ use std::io::{self, Write};
 
 use anyhow::Context;
 use comfy_table::{Cell, ContentArrangement, LineStyle, Table, TableStyle};
+use console::Term;
 
 /// Prints a line to standard output.
 macro_rules! say {
@@ -48,8 +49,8 @@ const RULES: TableStyle = TableStyle::new().top_border(RULE).header_separator(RU
 pub fn table<T: Into<Cell>>(head: impl IntoIterator<Item = T>) -> Table {
     let mut table = Table::new();
     table.load_style(RULES);
-    if table.is_tty() {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
+    if let Some(columns) = terminal_columns() {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
     }
     table.set_header(head.into_iter().map(Into::into).collect::<Vec<Cell>>());
     table
@@ -58,33 +59,32 @@ pub fn table<T: Into<Cell>>(head: impl IntoIterator<Item = T>) -> Table {
 /// The same for prose: at most 100 columns in a pipe.
 pub fn table_of_texts<T: Into<Cell>>(head: impl IntoIterator<Item = T>) -> Table {
     let mut table = table(head);
-    if !table.is_tty() {
+    if table.width().is_none() {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(100);
     }
     table
 }
 
 /// The columns of the terminal; `None` in a pipe.
-fn terminal_columns() -> Option<usize> {
-    let table = Table::new();
-    table.width().filter(|_| table.is_tty()).map(usize::from)
+fn terminal_columns() -> Option<u16> {
+    Term::stdout().size_checked().map(|(_, columns)| columns)
 }
 
 /// Columns of help; 0 in a pipe, where lines are not wrapped.
 pub fn help_columns() -> usize {
-    terminal_columns().unwrap_or_default()
+    terminal_columns().map_or(0, usize::from)
 }
 
 /// Prose, broken between words where the terminal ends. In a pipe it is one line.
 pub fn prose(text: &str) -> String {
-    terminal_columns().map_or_else(|| text.to_owned(), |columns| wrapped(text, columns))
+    terminal_columns().map_or_else(|| text.to_owned(), |columns| wrapped(text, columns.into()))
 }
 
 /// Lines of a name and what is to be said about it, which are broken between words, below the first word after the
 /// name.
 pub fn indented(lines: &str) -> String {
     const NAME: usize = 13;
-    let Some(columns) = terminal_columns().filter(|&columns| columns > 2 * NAME) else {
+    let Some(columns) = terminal_columns().map(usize::from).filter(|&columns| columns > 2 * NAME) else {
         return lines.to_owned();
     };
     let indent = format!("\n{:NAME$}", "");
@@ -121,7 +121,7 @@ pub fn table_of_figures(cells: &[Vec<String>]) -> String {
     let mut rows = cells.iter();
     let mut table = table(rows.next().cloned().unwrap_or_default());
     rows.for_each(|row| _ = table.add_row(row));
-    match table.width().filter(|_| table.is_tty()) {
+    match table.width() {
         Some(width) if narrowest(cells) > usize::from(width) => records(cells),
         _ => table.to_string(),
     }
