@@ -1,4 +1,5 @@
-//! The `tidegate` command.
+//! The `tidegate` command: [`main`] reads the command line and runs it. For the binary of this package alone; what
+//! others use is in the crates `tidegate`, `tidegate-services` and `tidegate-tls`.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // they panic when the reader has gone: see `out`
 
@@ -116,7 +117,9 @@ fn exit_with(said: &clap::Error) -> ! {
     }
 }
 
-fn main() -> ExitCode {
+/// Runs the command line of this process. The exit code is 0 for success, 1 for a run or check that failed, and 2 for
+/// a usage error.
+pub fn main() -> ExitCode {
     let lines = config::expand(&Cli::line(), std::env::args_os().collect());
     let (error, code) = match lines.and_then(|lines| run(lines.into_iter().map(Cli::read).collect())) {
         Ok(code) => return code,

@@ -22,8 +22,8 @@ pub fn check(name: &str, renewed: impl FnOnce(&str) -> String) {
             these.lines().filter(|line| !known.contains(line)).collect::<Vec<_>>().join("\n")
         };
         panic!(
-            "docs/{name} is out of date; regenerate it with\n  TIDEGATE_WRITE_DOCS=1 cargo test -p tidegate-cli --bin \
-             tidegate\nIt lacks:\n{}\nand has:\n{}",
+            "docs/{name} is out of date; regenerate it with\n  TIDEGATE_WRITE_DOCS=1 cargo test -p tidegate-cli --lib\n\
+             It lacks:\n{}\nand has:\n{}",
             missing(&renewed, &page),
             missing(&page, &renewed)
         );
@@ -67,7 +67,7 @@ fn options(cli: &Command) -> String {
         "# Options of every command\n\n\
          For those who look an option up: all that `--help` shows, on one page. An option that several commands share is\n\
          described with the first of them. The page is generated from the program: `TIDEGATE_WRITE_DOCS=1 cargo test -p\n\
-         tidegate-cli --bin tidegate`.\n\n\
+         tidegate-cli --lib`.\n\n\
          | value | what to write |\n|---|---|\n",
     );
     for (names, what) in VALUES {
