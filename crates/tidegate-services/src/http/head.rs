@@ -140,9 +140,9 @@ pub(crate) fn parse<T>(
 fn lines_end_whole(head: &[u8], fields: &[httparse::Header<'_>]) -> bool {
     let follows_cr_lf = |field: &httparse::Header<'_>| {
         let start = field.name.as_ptr().addr().wrapping_sub(head.as_ptr().addr());
-        head.get(..start).is_some_and(|before| before.ends_with(b"\r\n"))
+        head.get(..start).is_some_and(|before| matches!(before, [.., b'\r', b'\n']))
     };
-    head.ends_with(b"\r\n\r\n") && fields.iter().all(follows_cr_lf)
+    matches!(head, [.., b'\r', b'\n', b'\r', b'\n']) && fields.iter().all(follows_cr_lf)
 }
 
 /// Parses a complete head that the scan accepts.
