@@ -28,6 +28,12 @@ struct Cost {
 }
 
 impl Cost {
+    /// What a model costs beside another one.
+    fn beside(model: String, us: Spread, other: &Spread) -> Self {
+        let (times, interval) = ratio(&us, other);
+        Self { model, us, times, interval }
+    }
+
     /// Whether it cannot be distinguished from the cheapest, or the difference is negligible.
     fn is_same(&self) -> bool {
         match self.interval {
@@ -63,11 +69,7 @@ fn costs(table: &ResultTable) -> Vec<Cost> {
         .collect();
     found.sort_by(|a, b| a.1.median.total_cmp(&b.1.median));
     let Some(least) = found.first().map(|(_, us)| us.clone()) else { return Vec::new() };
-    let cost = |(model, us): (String, Spread)| {
-        let (times, interval) = ratio(&us, &least);
-        Cost { model, us, times, interval }
-    };
-    let mut costs: Vec<Cost> = found.into_iter().map(cost).collect();
+    let mut costs: Vec<Cost> = found.into_iter().map(|(model, us)| Cost::beside(model, us, &least)).collect();
     // By what is shown: by round, another order may come out than of the medians. What all are compared with stays
     // first.
     if let Some(others) = costs.get_mut(1..) {
@@ -122,8 +124,10 @@ pub fn sentence(results: &Results) -> Option<String> {
         .min_by(|a, b| a.1.total_cmp(&b.1))
         .map(|(cost, _)| cost);
     let taken = smallest.or_else(|| same().next())?;
+    // Beside the one that is taken, which need not be the cheapest of equals.
+    let others = costs.iter().filter(|cost| cost.model != taken.model);
     let others: Vec<String> =
-        costs.iter().filter(|cost| cost.model != taken.model).map(Cost::words).collect();
+        others.map(|cost| Cost::beside(cost.model.clone(), cost.us.clone(), &taken.us).words()).collect();
     let program = results.answered().and_then(|table| table.program.as_ref());
     let of_program = program.map_or(String::new(), |program| format!(" for `{program}`"));
     let mut text = format!("Here take `{}`{of_program}", taken.model);
@@ -363,6 +367,7 @@ mod tests {
             text.starts_with("Here take `uring`") && text.contains("5,000 idle connections take 2.0 MB"),
             "{text}"
         );
+        assert!(text.contains("`epoll` the same within 2%"), "not beside itself: {text}");
     }
 
     #[test]
