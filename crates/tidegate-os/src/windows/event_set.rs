@@ -3,7 +3,7 @@
 use std::io;
 use std::os::windows::io::{AsRawSocket, AsSocket};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use windows_sys::Win32::Foundation::{HANDLE, WAIT_FAILED, WAIT_OBJECT_0};
 use windows_sys::Win32::Networking::WinSock::WSA_MAXIMUM_WAIT_EVENTS;
@@ -27,13 +27,67 @@ enum EventOwner {
     Listener {
         listener: Arc<Listener>,
         event: Arc<EventObject>,
-        told: bool,
+        tells: ListenerTells,
     },
     Socket {
         socket: RawFd,
         event: EventObject,
         before: News,
     },
+}
+
+/// When the event of a listener is to be set up again.
+///
+/// It may have been set for a connection that another thread has accepted by now. Wine's server may note such a one
+/// even after that, and then sets the event with each look at the socket, until the next connection is accepted
+/// (`accept_socket` and `poll_socket` in its `server/sock.c`). So who is woken in vain again and again has ever longer
+/// pauses.
+#[derive(Default)]
+struct ListenerTells {
+    state: TellState,
+    /// How often in a row nobody accepted a connection, and how many were accepted before.
+    in_vain: u32,
+    accepted: u64,
+}
+
+#[derive(Default)]
+enum TellState {
+    #[default]
+    Told,
+    /// The wait has reset the event: nobody else is woken by it.
+    Woken,
+    NotBefore(Instant),
+}
+
+impl ListenerTells {
+    /// So often it is set up at once.
+    const PROMPT: u32 = 3;
+    /// The longest pause is 1,024 times the first.
+    const FIRST_PAUSE: Duration = Duration::from_millis(1);
+    const MOST_DOUBLINGS: u32 = 10;
+
+    /// The pause for who was woken, with so many connections accepted by now.
+    fn pause(&mut self, accepted: u64) -> Option<Duration> {
+        let in_vain = std::mem::replace(&mut self.accepted, accepted) == accepted;
+        self.in_vain = if in_vain { self.in_vain.saturating_add(1) } else { 0 };
+        let doublings = self.in_vain.checked_sub(Self::PROMPT + 1)?;
+        Some(Self::FIRST_PAUSE * 2_u32.pow(doublings.min(Self::MOST_DOUBLINGS)))
+    }
+
+    /// Whether it is due now; otherwise how long to wait for that, if it is due at all.
+    fn look(&mut self, accepted: u64) -> Result<(), Option<Duration>> {
+        let left = match self.state {
+            TellState::Told => return Err(None),
+            TellState::Woken => self.pause(accepted).unwrap_or_default(),
+            TellState::NotBefore(at) => at.saturating_duration_since(Instant::now()),
+        };
+        if left.is_zero() {
+            self.state = TellState::Told;
+            return Ok(());
+        }
+        self.state = TellState::NotBefore(Instant::now() + left);
+        Err(Some(left))
+    }
 }
 
 /// A thread's events: one to be woken by, one of the listener, the rest for sockets.
@@ -76,7 +130,10 @@ impl EventSet {
         let event = listener.arrival()?;
         tell_by_event(listener.as_socket(), &event, OF_LISTENER)?;
         let handle = event.handle();
-        Ok(self.put(EventOwner::Listener { listener: listener.clone(), event, told: false }, handle))
+        Ok(self.put(
+            EventOwner::Listener { listener: listener.clone(), event, tells: ListenerTells::default() },
+            handle,
+        ))
     }
 
     /// Adds a socket and returns its position. To be taken out before it is closed.
@@ -118,8 +175,9 @@ impl EventSet {
 
     /// Waits, and appends who has news, by position. None after the timeout.
     pub fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<(usize, News)>) -> io::Result<()> {
-        self.tell_again()?;
-        let (mut from, mut limit) = (0, milliseconds(timeout));
+        let pause = self.tell_again()?;
+        let limit = timeout.map_or(pause, |timeout| Some(pause.map_or(timeout, |pause| pause.min(timeout))));
+        let (mut from, mut limit) = (0, milliseconds(limit));
         while let Some(at) = self.next_set(from, limit)? {
             let news = self.news(at)?;
             if news.is_any() {
@@ -130,16 +188,19 @@ impl EventSet {
         Ok(())
     }
 
-    /// Has the listener reported again, level-triggered: connections that were left, or that arrived meanwhile.
-    fn tell_again(&mut self) -> io::Result<()> {
+    /// Has the listener reported again, level-triggered: connections that were left, or that arrived meanwhile. If that
+    /// has to wait, how long.
+    fn tell_again(&mut self) -> io::Result<Option<Duration>> {
+        let mut pause = None;
         for owner in &mut self.owners {
-            if let EventOwner::Listener { listener, event, told } = owner
-                && std::mem::take(told)
-            {
-                tell_by_event(listener.as_socket(), event, OF_LISTENER)?;
+            if let EventOwner::Listener { listener, event, tells } = owner {
+                match tells.look(listener.accepted()) {
+                    Ok(()) => tell_by_event(listener.as_socket(), event, OF_LISTENER)?,
+                    Err(left) => pause = left,
+                }
             }
         }
-        Ok(())
+        Ok(pause)
     }
 
     /// The first position from `from` on whose event is set.
@@ -164,8 +225,8 @@ impl EventSet {
                 self.wake_event.reset();
                 Ok(readable)
             }
-            EventOwner::Listener { told, .. } => {
-                *told = true; // the wait has reset its event: nobody else is woken
+            EventOwner::Listener { tells, .. } => {
+                tells.state = TellState::Woken;
                 Ok(readable)
             }
             EventOwner::Socket { socket, event, before } => {
@@ -176,5 +237,47 @@ impl EventSet {
                 Ok(News { ready: news.ready.or(before.ready), ended: news.ended })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::super::socket::{Blocking, ListenOptions};
+    use super::*;
+
+    #[test]
+    fn a_connection_is_told_after_wakes_in_vain() {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(16)).unwrap();
+        let listener = Arc::new(listener);
+        let mut set = EventSet::new().unwrap();
+        let at = set.push_listener(&listener).unwrap();
+        let (event, mut news) = (listener.arrival().unwrap(), Vec::new());
+        for _ in 0..8 {
+            event.set();
+            set.wait(Some(Duration::ZERO), &mut news).unwrap();
+        }
+        let address = listener.local_addr().unwrap().addr().unwrap();
+        for _ in 0..2 {
+            news.clear();
+            let _client = TcpStream::connect(address).unwrap();
+            let begun = Instant::now();
+            while news.is_empty() {
+                assert!(begun.elapsed() < Duration::from_secs(60));
+                set.wait(Some(Duration::from_secs(1)), &mut news).unwrap();
+            }
+            assert!(news[0].0 == at && news[0].1.ready.readable, "{news:?}");
+            listener.accept(Blocking::Never).unwrap();
+        }
+    }
+
+    #[test]
+    fn who_is_woken_in_vain_has_ever_longer_pauses() {
+        let mut tells = ListenerTells::default();
+        let mut pause = |accepted| tells.pause(accepted).map_or(0, |pause| pause.as_millis());
+        let pauses: Vec<_> = (0..16).map(|_| pause(0)).collect();
+        assert_eq!(pauses, [0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]);
+        assert_eq!([1, 1, 1, 1, 1].map(&mut pause), [0, 0, 0, 0, 1]);
     }
 }

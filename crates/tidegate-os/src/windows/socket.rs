@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub struct Listener {
     /// windows.
     arrival: Mutex<Option<Arc<EventObject>>>,
     turns: Turns,
+    /// Connections accepted so far, by any thread.
+    accepted: AtomicU64,
 }
 
 impl Listener {
@@ -64,7 +67,13 @@ impl Listener {
     }
 
     fn new(socket: Socket, slow_loopback: Option<io::Error>) -> Self {
-        Self { socket, slow_loopback, arrival: Mutex::default(), turns: Turns::default() }
+        Self {
+            socket,
+            slow_loopback,
+            arrival: Mutex::default(),
+            turns: Turns::default(),
+            accepted: AtomicU64::new(0),
+        }
     }
 
     /// Why [`Loopback::Fast`](crate::loopback::Loopback::Fast) could not be had, if it was asked for.
@@ -81,6 +90,11 @@ impl Listener {
         let event = Arc::new(EventObject::for_one()?);
         *arrival = Some(event.clone());
         Ok(event)
+    }
+
+    /// How many connections [`accept`](Self::accept) has returned, to any thread.
+    pub(super) fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
     }
 
     /// The windows that take turns at it.
@@ -128,6 +142,7 @@ impl Listener {
     /// Takes one connection; `blocking` says how the new socket behaves.
     pub fn accept(&self, blocking: Blocking) -> io::Result<(Stream, Option<SocketAddr>)> {
         let (socket, peer) = self.socket.accept()?;
+        self.accepted.fetch_add(1, Ordering::Relaxed);
         socket.set_nonblocking(blocking == Blocking::Never)?; // inherited otherwise
         socket.set_tcp_nodelay(true)?;
         Ok((Stream::new(socket), peer.as_socket()))

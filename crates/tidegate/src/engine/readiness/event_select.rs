@@ -19,6 +19,8 @@
 //! # Where it differs
 //! Room to send is reported only after a send was refused, so one that took less than all is followed by another.
 //! Timeouts have a resolution of one millisecond, rounded up.
+//! A thread that is woken for the listener again and again, while nobody finds a connection, asks for that event with
+//! ever longer pauses, up to a second: Wine sets it for connections that are gone.
 
 use std::io;
 use std::time::Duration;
