@@ -78,7 +78,7 @@ impl DatagramSocket {
     }
 
     /// Wakes every thread that sleeps in a receive of this socket; when nothing is queued, receives return an
-    /// [arrival](Inbox::get) from nobody from now on.
+    /// [arrival](DatagramBuffer::get) from nobody from now on.
     ///
     /// Linux does that although it answers `ENOTCONN` (`inet_shutdown`: "wake up other listeners").
     pub fn wake_receivers(&self) {

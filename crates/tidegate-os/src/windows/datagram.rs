@@ -80,7 +80,8 @@ impl DatagramSocket {
         self.socket.recv_buffer_size()
     }
 
-    /// Wakes every thread that sleeps in a receive of this socket: it returns an [arrival](Inbox::get) from nobody.
+    /// Wakes every thread that sleeps in a receive of this socket: it returns an [arrival](DatagramBuffer::get) from
+    /// nobody.
     /// From now on calls take what has arrived, and do not sleep. (Its receiving side is not shut down: that would lose
     /// what has arrived.)
     pub fn wake_receivers(&self) {
