@@ -21,7 +21,7 @@ const TOLD_APART: f64 = 1.05;
 struct Cost {
     model: String,
     us: Spread,
-    /// Cost relative to the cheapest, with its confidence interval; by round, because what slows the machine down for a
+    /// Cost relative to another one, the cheapest in a table, with its confidence interval; by round, because what slows the machine down for a
     /// round slows all of them down.
     times: f64,
     interval: Option<bootstrap::Interval>,
@@ -34,7 +34,7 @@ impl Cost {
         Self { model, us, times, interval }
     }
 
-    /// Whether it cannot be distinguished from the cheapest, or the difference is negligible.
+    /// Whether it cannot be distinguished from the other one, or the difference is negligible.
     fn is_same(&self) -> bool {
         match self.interval {
             Some(interval) => interval.low <= 1.0 + MARGIN,

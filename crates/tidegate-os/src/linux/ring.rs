@@ -386,7 +386,10 @@ impl Ring {
         Some(match (owns, result) {
             (Owns::Frees(slot, tells), Ok(_)) => {
                 self.free.push(slot);
-                (tells == Tells::Always).then_some(None)?
+                if tells == Tells::Failure {
+                    return None;
+                }
+                None
             }
             (Owns::Made, &Ok(fd)) => Some(self.made(MAKES_DESCRIPTOR, fd)),
             (Owns::Leaves(slot, _), Err(_)) => Some(Handle::Direct(slot)),

@@ -176,8 +176,7 @@ impl EventSet {
     /// Waits, and appends who has news, by position. None after the timeout.
     pub fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<(usize, News)>) -> io::Result<()> {
         let pause = self.tell_again()?;
-        let limit = timeout.map_or(pause, |timeout| Some(pause.map_or(timeout, |pause| pause.min(timeout))));
-        let (mut from, mut limit) = (0, milliseconds(limit));
+        let (mut from, mut limit) = (0, milliseconds([timeout, pause].into_iter().flatten().min()));
         while let Some(at) = self.next_set(from, limit)? {
             let news = self.news(at)?;
             if news.is_any() {
