@@ -45,8 +45,8 @@ struct Outcome {
     faults: [u64; HeaderFault::ALL.len()],
 }
 
-/// A header and bytes in pieces: the client and its bytes do not depend on the pieces, and are those that `ppp`, another
-/// parser, finds.
+/// A header and bytes in pieces: the client and its bytes do not depend on the pieces, and are those that `ppp`,
+/// another parser, finds.
 pub fn proxy(data: &[u8]) {
     let Some(cuts) = Cuts::of(data) else { return };
     let whole = play(&[cuts.stream]);

@@ -1,5 +1,5 @@
 //! The commands of README and book that come to an end on one machine are run: servers are started and stopped, loads
-//! are shortened and sent to a server of their own. The others are only parsed, and [`PARSED`] says why.
+//! are shortened and sent to a server that the test starts. The others are only parsed, and [`PARSED`] says why.
 
 use std::collections::BTreeMap;
 use std::fs;

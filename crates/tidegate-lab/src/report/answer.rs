@@ -21,8 +21,8 @@ const TOLD_APART: f64 = 1.05;
 struct Cost {
     model: String,
     us: Spread,
-    /// Cost relative to another one, the cheapest in a table, with its confidence interval; by round, because what slows the machine down for a
-    /// round slows all of them down.
+    /// Cost relative to another one, the cheapest in a table, with its confidence interval; by round, because what
+    /// slows the machine down for a round slows all of them down.
     times: f64,
     interval: Option<bootstrap::Interval>,
 }

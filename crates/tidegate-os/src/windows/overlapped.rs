@@ -2,8 +2,8 @@
 //! ([`Notifier`]).
 //!
 //! The safety of the whole module rests on one rule: **what the kernel may touch is owned here until the completion
-//! came back**. An [`Operation`] is in the pages of the queue's table, with its bytes, from the call until its `Internal`
-//! field no longer says *pending* and the [`Notifier`] has said so.
+//! came back**. An [`Operation`] is in the pages of the queue's table, with its bytes, from the call until its
+//! `Internal` field no longer says *pending* and the [`Notifier`] has said so.
 
 mod calls;
 mod datagram;

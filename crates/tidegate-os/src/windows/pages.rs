@@ -95,8 +95,8 @@ impl DerefMut for Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            // SAFETY: reserved by `new` at this address, and no slice of it is alive: they borrow `self`. Frees the lock
-            // too.
+            // SAFETY: reserved by `new` at this address, and no slice of it is alive: they borrow `self`. Frees the
+            // lock too.
             unsafe { VirtualFree(self.at.as_ptr().cast(), 0, MEM_RELEASE) };
         }
     }

@@ -51,8 +51,8 @@ pub(super) struct OperationTable<N: Notifier> {
 }
 
 impl<N: Notifier> OperationTable<N> {
-    /// An empty one, whose completions `notify` reports, with room for some hundred operations. It grows, and keeps what
-    /// it has.
+    /// An empty one, whose completions `notify` reports, with room for some hundred operations. It grows, and keeps
+    /// what it has.
     pub(super) fn new(notify: N, residence: Residence) -> io::Result<Self> {
         let (free, pages) = (Vec::new(), Vec::new());
         let mut table =
