@@ -124,6 +124,14 @@ pub struct DatagramOptions {
     pub send_timeout: Option<Duration>,
 }
 
+impl DatagramOptions {
+    /// Calls that sleep or not, and nothing else.
+    #[must_use]
+    pub const fn new(blocking: Blocking) -> Self {
+        Self { blocking, joining: Joining::Off, receive_buffer: None, send_buffer: None, send_timeout: None }
+    }
+}
+
 /// Whether pages may be paged out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residence {

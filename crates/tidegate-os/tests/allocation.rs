@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
-use tidegate_os::datagram::{DatagramOptions, DatagramSocket, Joining, PortSharing};
+use tidegate_os::datagram::{DatagramOptions, DatagramSocket, PortSharing};
 use tidegate_os::events::Events;
 use tidegate_os::overlapped::{DatagramDone, DatagramQueue, Notifier};
 use tidegate_os::port::CompletionPort;
@@ -24,13 +24,7 @@ const ROUND_TRIPS: u64 = 1_000;
 
 /// Allocations of the process during the round trips, when it has warmed up.
 fn allocations(notify: impl Notifier) -> usize {
-    let options = DatagramOptions {
-        blocking: Blocking::Never,
-        joining: Joining::Off,
-        receive_buffer: None,
-        send_buffer: None,
-        send_timeout: None,
-    };
+    let options = DatagramOptions::new(Blocking::Never);
     let at = (Ipv4Addr::LOCALHOST, 0).into();
     let socket = Arc::new(DatagramSocket::bind(at, PortSharing::Own, &options).unwrap());
     let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

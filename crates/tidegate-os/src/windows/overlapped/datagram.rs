@@ -315,7 +315,7 @@ mod tests {
     use std::net::{Ipv4Addr, UdpSocket};
     use std::time::Instant;
 
-    use super::super::super::datagram::{DatagramOptions, Joining, PortSharing};
+    use super::super::super::datagram::{DatagramOptions, PortSharing};
     use super::super::super::events::Events;
     use super::super::super::port::CompletionPort;
     use super::super::super::socket::Blocking;
@@ -336,13 +336,7 @@ mod tests {
         }
 
         fn with(notify: N, buffers: usize) -> Self {
-            let options = DatagramOptions {
-                blocking: Blocking::Never,
-                joining: Joining::Off,
-                receive_buffer: None,
-                send_buffer: None,
-                send_timeout: None,
-            };
+            let options = DatagramOptions::new(Blocking::Never);
             let at = (Ipv4Addr::LOCALHOST, 0).into();
             let socket = Arc::new(DatagramSocket::bind(at, PortSharing::Own, &options).unwrap());
             let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

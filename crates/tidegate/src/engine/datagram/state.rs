@@ -107,7 +107,7 @@ impl Drain {
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 mod tests {
     use rustix::io::Errno;
-    use tidegate_os::datagram::{DatagramOptions, DatagramSocket, Joining, PortSharing};
+    use tidegate_os::datagram::{DatagramOptions, DatagramSocket, PortSharing};
     use tidegate_os::socket::Blocking;
 
     use super::super::StopSignal;
@@ -122,13 +122,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_had_no_memory_for_is_counted_apart() {
-        let options = DatagramOptions {
-            blocking: Blocking::Never,
-            joining: Joining::Off,
-            receive_buffer: None,
-            send_buffer: None,
-            send_timeout: None,
-        };
+        let options = DatagramOptions::new(Blocking::Never);
         let to = SocketAddr::from(([127, 0, 0, 1], 0));
         let counters = Arc::new(DatagramCounters::new());
         let worker = DatagramWorker {
