@@ -18,6 +18,8 @@ use windows_sys::Win32::System::Threading::{
 pub struct Pages {
     at: NonNull<u8>,
     bytes: usize,
+    #[cfg(test)]
+    residence: Residence,
 }
 
 // SAFETY: plain memory that nobody else knows; shared and exclusive access follow the borrow of the owner.
@@ -38,7 +40,12 @@ impl Pages {
         // SAFETY: fresh memory at an address the system picks overlaps nothing.
         let at = unsafe { VirtualAlloc(ptr::null(), bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE) };
         let at = NonNull::new(at.cast()).ok_or_else(io::Error::last_os_error)?;
-        let pages = Self { at, bytes };
+        let pages = Self {
+            at,
+            bytes,
+            #[cfg(test)]
+            residence,
+        };
         if residence == Residence::Locked {
             raise_working_set(bytes)?;
             // SAFETY: locking changes neither the contents nor the mapping.
@@ -48,6 +55,12 @@ impl Pages {
             }
         }
         Ok(pages)
+    }
+
+    /// Whether they are locked.
+    #[cfg(test)]
+    pub(super) fn residence(&self) -> Residence {
+        self.residence
     }
 
     /// The first byte, for a kernel interface that is given addresses.

@@ -52,6 +52,11 @@ impl Pool {
         self.free.push(buffer.index);
     }
 
+    #[cfg(test)]
+    pub(super) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
     /// Leaves its memory where it is, for good: the kernel may still write there.
     pub(super) fn leak(&mut self) {
         self.pages.leak();

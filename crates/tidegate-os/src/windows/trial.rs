@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::events::Events;
 use super::extension;
 use super::overlapped::{
-    AcceptAt, Buffer, Closing, Done, Outcome, OverlappedSocket, Parts, Payload, Queue, QueueSetup,
-    SocketKind, is_open,
+    AcceptAt, Buffer, Closing, Done, Notifier, Outcome, OverlappedSocket, Parts, Payload, Queue, QueueSetup,
+    SocketKind, is_aborted, is_open,
 };
 use super::pages::Residence;
 use super::port::{AcceptPort, CompletionPort};
@@ -24,27 +25,40 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Bytes of a file that go in one operation.
 const STEP: usize = 64 * 1024;
 
-struct Bench {
-    queue: Queue<CompletionPort>,
-    acceptor: Arc<AcceptPort>,
+/// Buffers of a queue.
+const BUFFERS: usize = 8;
+
+struct Bench<N: Notifier> {
+    queue: Queue<N>,
+    acceptor: Arc<N::Acceptor>,
     addr: SocketAddr,
 }
 
-impl Bench {
+fn listener() -> Arc<Listener> {
+    Arc::new(Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(16)).unwrap())
+}
+
+fn setup() -> QueueSetup {
+    QueueSetup {
+        sockets: SocketKind::Plain,
+        buffers: BUFFERS,
+        buffer_bytes: 4096,
+        residence: Residence::Pageable,
+        posted: true,
+        reuse: 0,
+    }
+}
+
+impl Bench<CompletionPort> {
     fn new(reuse: usize) -> Self {
-        let options = ListenOptions::new(16);
-        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &options).unwrap();
-        let addr = listener.local_addr().unwrap().addr().unwrap();
-        let setup = QueueSetup {
-            sockets: SocketKind::Plain,
-            buffers: 8,
-            buffer_bytes: 4096,
-            residence: Residence::Pageable,
-            posted: true,
-            reuse,
-        };
-        let queue = Queue::new(CompletionPort::new(16).unwrap(), &setup).unwrap();
-        Self { queue, acceptor: Arc::new(AcceptPort::new(Arc::new(listener)).unwrap()), addr }
+        on_a_port(&QueueSetup { reuse, ..setup() })
+    }
+}
+
+impl<N: Notifier> Bench<N> {
+    fn over(notify: N, acceptor: Arc<N::Acceptor>, setup: &QueueSetup) -> Self {
+        let addr = N::listener(&acceptor).local_addr().unwrap().addr().unwrap();
+        Self { queue: Queue::new(notify, setup).unwrap(), acceptor, addr }
     }
 
     fn next(&mut self) -> Done {
@@ -124,9 +138,55 @@ impl Bench {
 
     fn received(&mut self, socket: &OverlappedSocket) -> Option<Buffer> {
         self.queue.receive(socket, 3);
-        match self.next().outcome {
-            Outcome::Received(outcome) => outcome.unwrap(),
-            _ => panic!("something else than a receive"),
+        self.outcome().unwrap()
+    }
+
+    /// Of the next receive that comes back.
+    fn outcome(&mut self) -> io::Result<Option<Buffer>> {
+        loop {
+            match self.next().outcome {
+                Outcome::Received(outcome) => return outcome,
+                Outcome::Behind => {}
+                _ => panic!("something else than a receive"),
+            }
+        }
+    }
+
+    /// A connection alone does not end such an accept.
+    fn an_accept_brings_the_first_data(mut self) {
+        self.queue.accept(&self.acceptor, 1, AcceptAt::FirstData);
+        let mut far = self.dial();
+        self.queue.wait(Some(Duration::from_millis(200))).unwrap();
+        assert!(matches!(self.queue.next().map(|done| done.outcome), None | Some(Outcome::Behind)));
+        far.write_all(b"ask").unwrap();
+        let socket = self.accepted();
+        self.queue.receive(&socket, 3);
+        let first = self.queue.next().expect("it has come with the accept");
+        let Outcome::Received(Ok(Some(buffer))) = first.outcome else { panic!("no data") };
+        assert_eq!(self.queue.bytes(&buffer), b"ask");
+        self.queue.recycle(buffer);
+    }
+
+    /// More than there are, one after the other: filled and given back, or ended.
+    fn buffers_are_used_again(mut self) {
+        let (socket, mut far) = self.pair();
+        for round in 0..3 * BUFFERS as u8 {
+            far.write_all(&[round]).unwrap();
+            let buffer = self.received(&socket).expect("a byte");
+            assert_eq!(self.queue.bytes(&buffer), [round]);
+            self.queue.recycle(buffer);
+            self.queue.receive(&socket, 3);
+            self.queue.stop_receiving(&socket);
+            assert!(is_aborted(&self.outcome().unwrap_err()), "round {round}");
+        }
+        // None was lost, and none is two by now.
+        let mut take = |round| {
+            far.write_all(&[round]).unwrap();
+            self.received(&socket).expect("a byte")
+        };
+        let all: Vec<_> = (0..BUFFERS as u8).map(&mut take).collect();
+        for (round, buffer) in all.iter().enumerate() {
+            assert_eq!(self.queue.bytes(buffer), [round as u8]);
         }
     }
 }
@@ -321,11 +381,57 @@ fn a_socket_is_used_again_or_closed_and_the_next_connection_is_served() {
 #[test]
 fn a_connection_that_finds_no_accept_is_told_of() {
     let mut bench = Bench::new(0);
-    super::overlapped::Notifier::join(bench.queue.notify_mut(), &bench.acceptor);
+    Notifier::join(bench.queue.notify_mut(), &bench.acceptor);
     for _ in 0..3 {
         let _far = bench.dial();
         assert!(matches!(bench.next().outcome, Outcome::Behind));
         bench.queue.accept(&bench.acceptor, 1, AcceptAt::Connection);
         drop(bench.accepted());
+    }
+}
+
+fn on_a_port(setup: &QueueSetup) -> Bench<CompletionPort> {
+    Bench::over(CompletionPort::new(16).unwrap(), Arc::new(AcceptPort::new(listener()).unwrap()), setup)
+}
+
+fn by_events(setup: &QueueSetup) -> Bench<Events> {
+    Bench::over(Events::new().unwrap(), listener(), setup)
+}
+
+#[test]
+fn an_accept_on_a_port_brings_the_first_data() {
+    on_a_port(&setup()).an_accept_brings_the_first_data();
+}
+
+#[test]
+fn an_accept_by_events_brings_the_first_data() {
+    by_events(&setup()).an_accept_brings_the_first_data();
+}
+
+#[test]
+fn buffers_are_used_again_on_a_port() {
+    for posted in [true, false] {
+        on_a_port(&QueueSetup { posted, ..setup() }).buffers_are_used_again();
+    }
+}
+
+#[test]
+fn buffers_are_used_again_by_events() {
+    for posted in [true, false] {
+        by_events(&QueueSetup { posted, ..setup() }).buffers_are_used_again();
+    }
+}
+
+#[test]
+fn buffers_and_operations_are_locked_if_that_is_asked_for_on_a_port() {
+    for residence in [Residence::Locked, Residence::Pageable] {
+        assert_eq!(on_a_port(&QueueSetup { residence, ..setup() }).queue.residences(), [residence; 2]);
+    }
+}
+
+#[test]
+fn buffers_and_operations_are_locked_if_that_is_asked_for_by_events() {
+    for residence in [Residence::Locked, Residence::Pageable] {
+        assert_eq!(by_events(&QueueSetup { residence, ..setup() }).queue.residences(), [residence; 2]);
     }
 }

@@ -439,22 +439,25 @@ mod tests {
             assert_eq!(self.received().1.unwrap().0, b"two");
         }
 
-        /// A thousand, posted twice: where they are, and how many pages that takes.
-        fn operations_stay_in_pages_that_are_used_again(notify: N) {
-            const POSTED: u64 = 1000;
-            let mut bench = Self::with(notify, POSTED as usize);
-            let post = |bench: &mut Self| {
-                (0..POSTED).for_each(|key| bench.queue.receive(key));
+        /// So many at once, again and again: where they are, and how many pages that takes.
+        fn operations_stay_in_pages_that_are_used_again(notify: N, posted: usize, rounds: usize) {
+            let mut bench = Self::with(notify, posted);
+            let mut pages = Vec::new();
+            for _ in 0..rounds {
+                (0..posted as u64).for_each(|key| bench.queue.receive(key));
                 let table = &bench.queue.table;
-                assert_eq!(table.operations.len(), POSTED as usize);
+                assert_eq!(table.operations.len(), posted);
                 assert!(table.operations.iter().all(|(_, operation)| table.is_in_pages(operation)));
                 bench.queue.stop_receiving();
-                (0..POSTED).for_each(|_| assert!(is_aborted(&bench.received().1.unwrap_err())));
-                bench.queue.table.pages_bytes()
-            };
-            let bytes = post(&mut bench);
-            assert!(bytes >= POSTED as usize * size_of::<Operation>(), "{bytes}");
-            assert_eq!(post(&mut bench), bytes);
+                (0..posted).for_each(|_| assert!(is_aborted(&bench.received().1.unwrap_err())));
+                pages.push(bench.queue.table.pages().iter().map(|piece| piece.len()).sum::<usize>());
+            }
+            let bytes = size_of::<Operation>();
+            assert!(
+                pages[0] >= posted * bytes && posted * rounds * bytes > pages[0],
+                "all fit in at once: {pages:?}"
+            );
+            assert!(pages.iter().all(|&now| now == pages[0]), "{pages:?}");
         }
 
         fn what_is_sent_arrives_and_a_socket_has_one_queue(mut self, other: N) {
@@ -502,8 +505,15 @@ mod tests {
     }
 
     #[test]
-    fn operations_stay_in_pages_that_are_used_again() {
-        Bench::operations_stay_in_pages_that_are_used_again(CompletionPort::new(8).unwrap());
+    fn operations_stay_in_pages_that_are_used_again_on_a_port() {
+        let port = CompletionPort::new(8).unwrap();
+        Bench::operations_stay_in_pages_that_are_used_again(port, 1000, 2);
+    }
+
+    #[test]
+    fn operations_stay_in_pages_that_are_used_again_by_events() {
+        let events = Events::new().unwrap();
+        Bench::operations_stay_in_pages_that_are_used_again(events, Events::RECEIVES, 16);
     }
 
     #[test]

@@ -450,6 +450,16 @@ impl<N: Notifier> Queue<N> {
         self.table.operations.iter().filter_map(|(_, operation)| socket(operation)).collect()
     }
 
+    /// Of the pages that the kernel may touch: buffers, then operations.
+    #[cfg(test)]
+    pub(in crate::windows) fn residences(&self) -> Vec<super::super::pages::Residence> {
+        let operations = self.table.pages().iter();
+        std::iter::once(self.pool.pages())
+            .chain(operations)
+            .map(super::super::pages::Pages::residence)
+            .collect()
+    }
+
     /// Gives back what an operation had that was not taken.
     pub(super) fn release(&mut self, held: OperationData) {
         let buffer = match held {

@@ -88,8 +88,8 @@ impl<N: Notifier> OperationTable<N> {
     }
 
     #[cfg(test)]
-    pub(super) fn pages_bytes(&self) -> usize {
-        self.pages.iter().map(|piece| piece.len()).sum()
+    pub(super) fn pages(&self) -> &[Pages] {
+        &self.pages
     }
 
     /// Puts an operation into the table and its address into the kernel's hands by `call`, which returns whether it was
