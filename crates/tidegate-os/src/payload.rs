@@ -60,6 +60,7 @@ impl Payload {
                 bytes.advance(n.min(bytes.len()));
                 (!bytes.is_empty()).then_some(Self::One(bytes))
             }
+            Self::Many(pieces) if n >= pieces.iter().map(Bytes::len).sum() => None,
             Self::Many(mut pieces) => {
                 let mut gone = 0;
                 for piece in &mut pieces {

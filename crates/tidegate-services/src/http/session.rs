@@ -121,9 +121,8 @@ impl<R: Responder> Conversation<R> {
                     if head.framing != Framing::Length(0) {
                         return RequestStart::Body(head);
                     }
-                    let is_last = head.bytes == input.len();
-                    let flow = self.answer(head.method, head.connection, spoken, is_last, out);
-                    RequestStart::Answered(InputStep::Answered(head.bytes, flow))
+                    let (used, flow) = self.answer_repeats(&head, spoken, input, out);
+                    RequestStart::Answered(InputStep::Answered(used, flow))
                 })?;
                 match front {
                     Front::Whole(RequestStart::Answered(step)) => Ok(step),
@@ -145,6 +144,27 @@ impl<R: Responder> Conversation<R> {
                 }
             }
             ReadState::Answer(_) => Ok(InputStep::Unfinished),
+        }
+    }
+
+    /// Responds to a request without a body, and to those directly behind it that are the same bytes: a pipelining
+    /// client mostly repeats itself, and a head means the same each time. Returns the bytes of all of them.
+    #[inline]
+    fn answer_repeats(
+        &mut self,
+        head: &Head,
+        spoken: Spoken<'_>,
+        input: &[u8],
+        out: &mut Outbox<'_>,
+    ) -> (usize, Flow) {
+        let (first, mut rest) = input.split_at_checked(head.bytes).unwrap_or((input, &[]));
+        loop {
+            let flow = self.answer(head.method, head.connection, spoken, rest.is_empty(), out);
+            let goes_on = flow == Flow::Continue && matches!(self.reading, ReadState::Head(_)) && !out.is_full();
+            match rest.strip_prefix(first) {
+                Some(after) if goes_on => rest = after,
+                _ => return (input.len() - rest.len(), flow),
+            }
         }
     }
 

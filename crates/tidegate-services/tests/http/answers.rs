@@ -163,6 +163,22 @@ fn empty_lines_before_a_request_are_skipped() {
 }
 
 #[test]
+fn requests_that_repeat_the_one_before_are_answered_as_if_each_came_alone() {
+    let get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (head, delete) = (get.replace("GET", "HEAD"), get.replace("GET", "DELETE"));
+    let last = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let script = [get, get, get, &head, &head, get, &delete, &delete];
+    for end in [last, "GET / HTTP/1.0\r\n\r\n", "/ GET\r\n\r\n"] {
+        let script = [&script[..], &[end, end]].concat();
+        let (mut alone, mut together) = (TestConnection::new(), TestConnection::new());
+        script.iter().for_each(|request| alone.send(request));
+        together.send(script.concat());
+        assert_eq!((together.text(), together.state), (alone.text(), alone.state), "{end:?}");
+        assert_ne!(together.state, WireState::Open);
+    }
+}
+
+#[test]
 fn a_client_that_has_finished_sending_gets_its_answers() {
     let mut wire = TestConnection::new();
     wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2));

@@ -245,7 +245,9 @@ impl SendQueue {
         let pieces = if most <= 1 || self.front.as_ref().is_none_or(Chunk::is_file) {
             Pieces::One(first)
         } else {
-            let mut pieces = vec![first];
+            let behind = self.rest.as_ref().map_or(0, |rest| rest.len());
+            let mut pieces = Vec::with_capacity(most.min(behind + 2));
+            pieces.push(first);
             while pieces.len() < most {
                 let Some(next) = self.pop_memory() else { break };
                 bytes += next.len();
