@@ -160,7 +160,8 @@ impl<R: Responder> Conversation<R> {
         let (first, mut rest) = input.split_at_checked(head.bytes).unwrap_or((input, &[]));
         loop {
             let flow = self.answer(head.method, head.connection, spoken, rest.is_empty(), out);
-            let goes_on = flow == Flow::Continue && matches!(self.reading, ReadState::Head(_)) && !out.is_full();
+            let goes_on =
+                flow == Flow::Continue && matches!(self.reading, ReadState::Head(_)) && !out.is_full();
             match rest.strip_prefix(first) {
                 Some(after) if goes_on => rest = after,
                 _ => return (input.len() - rest.len(), flow),

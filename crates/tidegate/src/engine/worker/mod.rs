@@ -256,6 +256,7 @@ impl EngineConfig {
         shared: &S,
         run: fn(WorkerContext, Arc<Waker>, S, Ready),
     ) -> io::Result<EngineHandle> {
+        trim::keep_a_batch();
         let (each, most) = (self.each_fills(model), self.threads(model));
         let places = self.places(model).unwrap_or(most); // limits that change may allow more threads than now
         let first = each.map_or(most, |_| most.min(model.default_threads()));
