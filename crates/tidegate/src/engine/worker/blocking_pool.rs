@@ -58,9 +58,13 @@ impl Workers for BlockingPool {
                 Err(e) => tracing::warn!(error = %e, threads = state.threads, "no further thread for jobs"),
             }
         }
+        // Each waiting thread was woken for one of the jobs before, if there are as many: a wake-up is a system call.
+        let is_one_more_waiting = state.jobs.len() < state.idle;
         state.jobs.push_back(job);
         drop(state);
-        self.shared.changed.notify_one();
+        if is_one_more_waiting {
+            self.shared.changed.notify_one();
+        }
         Ok(())
     }
 }
@@ -125,5 +129,20 @@ mod tests {
         go.send(()).unwrap();
         assert_eq!(results.iter().take(3).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(blocking_pool.shared.lock().threads, 1);
+    }
+
+    #[test]
+    fn a_thread_is_woken_for_each_job_that_comes_while_others_are_on_their_way() {
+        const THREADS: usize = 4;
+        let blocking_pool = BlockingPool::new(Offload { threads: THREADS, queue: THREADS });
+        for _ in 0..1000 {
+            // Jobs that wait for each other end only if each has a thread.
+            let meeting = Arc::new(std::sync::Barrier::new(THREADS + 1));
+            for _ in 0..THREADS {
+                let meeting = meeting.clone();
+                blocking_pool.run(Box::new(move || _ = meeting.wait())).unwrap();
+            }
+            meeting.wait();
+        }
     }
 }
