@@ -313,16 +313,16 @@ impl Connection {
             Event::SendFinished => self.send_side = SendSide::Finished,
             // A file became shorter: the peer must not take a truncated response for a complete one.
             Event::Failed(kind) => {
-                self.close(CloseReason::of(kind), kind == io::ErrorKind::UnexpectedEof, context);
+                self.end(CloseReason::of(kind), kind == io::ErrorKind::UnexpectedEof, context);
             }
             Event::OutOfMemory(direction) => self.runs_short(direction, context),
-            Event::Shed => self.close(CloseReason::NoMemory, !self.rests(), context),
+            Event::Shed => self.end(CloseReason::NoMemory, !self.rests(), context),
             Event::Mail(mail) => self.mail(mail, context),
             Event::Deadline => self.expired(context),
             Event::Drain => self.begin_to_leave(context),
             // A connection that only waits for a last request is not reset.
-            Event::Stop if self.rests() => self.close(CloseReason::Finished, false, context),
-            Event::Stop => self.close(CloseReason::Stopped, true, context),
+            Event::Stop if self.rests() => self.close(CloseReason::Finished, context),
+            Event::Stop => self.reset(CloseReason::Stopped, context),
         }
     }
 
@@ -338,7 +338,7 @@ impl Connection {
             context,
         };
         let Some(flow) = contain(|| f(&mut **self.session, &mut out)) else {
-            return self.close(CloseReason::Panicked, true, context);
+            return self.reset(CloseReason::Panicked, context);
         };
         if was_empty {
             self.taken = context.now; // the send timeout starts when there is something to send
@@ -360,7 +360,7 @@ impl Connection {
             Flow::Shutdown => {}
             Flow::Close => self.state = ConnectionState::Draining { lingering: false },
             Flow::Linger => self.linger(context),
-            Flow::Abort => self.close(CloseReason::Aborted, true, context),
+            Flow::Abort => self.reset(CloseReason::Aborted, context),
         }
     }
 

@@ -36,7 +36,7 @@ impl Connection {
             }
         }
         if let Some(why) = self.limit_passed(context) {
-            self.close(why, why != CloseReason::Finished && why != CloseReason::IdleTimeout, context);
+            self.end(why, why != CloseReason::Finished && why != CloseReason::IdleTimeout, context);
         }
     }
 
@@ -57,7 +57,7 @@ impl Connection {
             ConnectionState::Closing { .. } => false,
         };
         if finished {
-            self.close(CloseReason::Finished, false, context);
+            self.close(CloseReason::Finished, context);
         }
     }
 
@@ -110,11 +110,19 @@ impl Connection {
             how
         });
         if self.state == (ConnectionState::Draining { lingering: false }) && self.queue.is_empty() {
-            self.close(CloseReason::Finished, false, context);
+            self.close(CloseReason::Finished, context);
         }
     }
 
-    pub(super) fn close(&mut self, why: CloseReason, reset: bool, context: &Context<'_>) {
+    pub(super) fn close(&mut self, why: CloseReason, context: &Context<'_>) {
+        self.end(why, false, context);
+    }
+
+    pub(super) fn reset(&mut self, why: CloseReason, context: &Context<'_>) {
+        self.end(why, true, context);
+    }
+
+    pub(super) fn end(&mut self, why: CloseReason, reset: bool, context: &Context<'_>) {
         if matches!(self.state, ConnectionState::Closing { .. }) {
             return;
         }
