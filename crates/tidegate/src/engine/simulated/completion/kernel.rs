@@ -140,7 +140,13 @@ impl SimPort {
         self.operations[at].cancelled && !world.chance(world.moods.loses)
     }
 
-    fn complete(&mut self, at: usize, ended: bool, completion: Completion<Self>) {
+    /// The last completion of an operation.
+    fn complete(&mut self, at: usize, completion: Completion<Self>) {
+        self.complete_part(at, true, completion);
+    }
+
+    /// A completion, after which others may follow unless it ended.
+    fn complete_part(&mut self, at: usize, ended: bool, completion: Completion<Self>) {
         let operation = &mut self.operations[at];
         operation.over |= ended;
         let id = (operation.id != NOWHERE).then_some(operation.id);
@@ -149,7 +155,7 @@ impl SimPort {
 
     /// One of several operations of a connection: its completion may overtake those of earlier ones.
     fn complete_in_sequence(&mut self, at: usize, world: &mut World, completion: Completion<Self>) {
-        self.complete(at, true, completion);
+        self.complete(at, completion);
         let Operation { sequence: Some(_), ref kind, token, .. } = self.operations[at] else { return };
         let overtaken = |other: &Completion<Self>| match other {
             Completion::Received { token: other, .. } => {
@@ -173,13 +179,13 @@ impl SimPort {
         let there = !world.backlog.is_empty();
         if self.operations[at].cancelled && (!there || self.is_cancelled(at, world)) {
             let outcome = Err(Errno::CANCELED.into());
-            return self.complete(at, true, Completion::Accepted { outcome, ended: true });
+            return self.complete(at, Completion::Accepted { outcome, ended: true });
         }
         if !there {
             return;
         }
         if let Some(e) = world.accept_error() {
-            return self.complete(at, true, Completion::Accepted { outcome: Err(e), ended: true });
+            return self.complete(at, Completion::Accepted { outcome: Err(e), ended: true });
         }
         let Some(id) = world.backlog.pop_front() else { return };
         self.taken += 1;
@@ -189,7 +195,7 @@ impl SimPort {
         world.established(id);
         let ended = !endless || world.chance(world.moods.ends);
         let outcome = Ok((self.give_slot(id), Some(address(id))));
-        self.complete(at, ended, Completion::Accepted { outcome, ended });
+        self.complete_part(at, ended, Completion::Accepted { outcome, ended });
     }
 
     fn step_receive(&mut self, at: usize, what: Receives, world: &mut World) {
@@ -246,7 +252,7 @@ impl SimPort {
         let completion = Completion::Received { token, sequence, outcome, ended };
         match sequence {
             Some(_) => self.complete_in_sequence(at, world, completion),
-            None => self.complete(at, ended, completion),
+            None => self.complete_part(at, ended, completion),
         }
     }
 
@@ -330,7 +336,7 @@ impl SimPort {
             return;
         }
         let outcome = if cancelled { Err(Errno::CANCELED.into()) } else { Ok(()) };
-        self.complete(at, true, Completion::MayGoOn { token, outcome, unsent });
+        self.complete(at, Completion::MayGoOn { token, outcome, unsent });
     }
 
     /// The close that was chained to a send: nothing else may be in flight, or the socket stays open. The kernel tells
@@ -354,7 +360,7 @@ impl SimPort {
             true => Err(Errno::CANCELED.into()),
             false => world.memory_error(id).map_or_else(|| world.shut_down(id), Err),
         };
-        self.complete(at, true, Completion::SendFinished { token, outcome });
+        self.complete(at, Completion::SendFinished { token, outcome });
     }
 
     fn step_dial(&mut self, at: usize, world: &mut World) {
@@ -367,7 +373,7 @@ impl SimPort {
         if outcome.is_ok() {
             world.begins(id);
         }
-        self.complete(at, true, Completion::Dialled { token, outcome });
+        self.complete(at, Completion::Dialled { token, outcome });
     }
 
     /// The loop takes a completion, and knows what it says from now on.
