@@ -260,13 +260,20 @@ const MOST_IN_A_SECOND: u64 = 1 << 40;
 /// Most parts of a run that an agent is ever asked to carry.
 const MOST_SHARES: u32 = 1_000_000;
 
-/// A message that somebody sent, if a tidegate can have sent it. Its strings have no control characters after that
-/// unless `is_order`: orders
-/// hold text of files, and are checked when they are made a plan.
-fn read<T: DeserializeOwned + Bounded>(bytes: &[u8], is_order: bool) -> Result<T, WireError> {
+/// What becomes of the strings of a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Strings {
+    /// They are shown: they have no control characters afterwards.
+    Cleaned,
+    /// They stay: orders hold text of files, and are checked when they are made a plan.
+    Kept,
+}
+
+/// A message that somebody sent, if a tidegate can have sent it.
+fn read<T: DeserializeOwned + Bounded>(bytes: &[u8], strings: Strings) -> Result<T, WireError> {
     let nonsense = |e: serde_json::Error| WireError::Nonsense(e.to_string());
     let mut body: serde_json::Value = decode(bytes)?;
-    bound(&mut body, is_order).map_err(WireError::Bound)?;
+    bound(&mut body, strings).map_err(WireError::Bound)?;
     let body: T = serde_json::from_value(body).map_err(nonsense)?;
     body.check().map_err(WireError::Bound)?;
     Ok(body)
@@ -274,32 +281,32 @@ fn read<T: DeserializeOwned + Bounded>(bytes: &[u8], is_order: bool) -> Result<T
 
 /// What an agent said.
 pub(crate) fn of_an_agent<T: DeserializeOwned + Bounded>(bytes: &[u8]) -> Result<T, WireError> {
-    read(bytes, false)
+    read(bytes, Strings::Cleaned)
 }
 
 /// A message of the lead.
 pub(crate) fn of_a_lead<T: DeserializeOwned + Bounded>(bytes: &[u8]) -> Result<T, WireError> {
-    read(bytes, true)
+    read(bytes, Strings::Kept)
 }
 
-/// All numbers in bounds, and, of what is shown, all strings clean. JSON of `serde_json` is at most 128 deep.
-fn bound(value: &mut serde_json::Value, is_order: bool) -> Result<(), &'static str> {
+/// All numbers in bounds, and the strings as wanted. JSON of `serde_json` is at most 128 deep.
+fn bound(value: &mut serde_json::Value, strings: Strings) -> Result<(), &'static str> {
     use serde_json::Value;
     match value {
         Value::Null | Value::Bool(_) => Ok(()),
         Value::Number(n) if n.as_f64().is_some_and(|n| n.abs() <= MOST_NUMBER) => Ok(()),
         Value::Number(_) => Err("a number"),
         Value::String(text) => {
-            if !is_order && text.contains(is_odd) {
+            if strings == Strings::Cleaned && text.contains(is_odd) {
                 *text = text.replace(is_odd, "\u{fffd}");
             }
             Ok(())
         }
-        Value::Array(all) => all.iter_mut().try_for_each(|value| bound(value, is_order)),
+        Value::Array(all) => all.iter_mut().try_for_each(|value| bound(value, strings)),
         Value::Object(all) => all.iter_mut().try_for_each(|(name, value)| match &**name {
             // Clocks and moments by them have separate bounds.
             "mono_ns" | "wall_ns" | "at_mono_ns" | "began_mono_ns" if value.is_i64() => Ok(()),
-            _ => bound(value, is_order),
+            _ => bound(value, strings),
         }),
     }
 }
