@@ -8,6 +8,8 @@ use clap::{Arg, Command};
 
 use crate::help;
 
+mod limits;
+
 /// Compares a page of docs with what `renewed` makes of it; writes it instead if `TIDEGATE_WRITE_DOCS` is set.
 #[track_caller]
 pub fn check(name: &str, renewed: impl FnOnce(&str) -> String) {

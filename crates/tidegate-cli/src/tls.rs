@@ -3,13 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use tidegate::{Policy, Service};
 use tidegate_tls::{Fault, Identity, RECORD_BYTES, TlsCounters, TlsLimits, TlsServer};
 
 use crate::label::Label;
-use crate::limits::{Limits, Optional, time_or_none};
+use crate::limits::{Given, Limits};
 use crate::{Failure, usage};
 
 /// Options of TLS.
@@ -22,9 +21,8 @@ pub struct TlsArgs {
     /// The key of the certificate, in PEM form.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Handshake timeout, or none; then the connection is reset [default: 10s].
-    #[arg(long, value_name = "TIME", requires = "tls_cert", value_parser = time_or_none)]
-    tls_handshake_timeout: Option<Optional>,
+    #[command(flatten)]
+    limits: Given<TlsLimits>,
 }
 
 /// The TLS configuration of a server.
@@ -46,10 +44,8 @@ impl TlsArgs {
     ) -> Result<Option<Secure>, Failure> {
         let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
         limits.make_room(policy, RECORD_BYTES);
-        let default = TlsLimits::default();
-        let handshake_timeout: Option<Duration> =
-            self.tls_handshake_timeout.map_or(default.handshake_timeout, |time| time.0);
-        let limits = TlsLimits { handshake_timeout };
+        let mut limits = TlsLimits::default();
+        self.limits.apply(&mut limits);
         limits.check(policy).map_err(usage)?;
         let identity = Arc::new(Identity::read(cert, key, protocols).map_err(usage)?);
         Ok(Some(Secure { identity, limits, counters: Arc::default(), reloads: Arc::default() }))
@@ -141,6 +137,7 @@ impl OneAtATime {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::time::Duration;
 
     #[test]
     fn work_that_hangs_is_begun_once_and_done_again_afterwards() {

@@ -23,9 +23,9 @@ mod text;
 pub mod udp;
 pub mod websocket;
 
-pub use chat::{Chat, ChatCounters, ChatLimits, ChatLimitsError, ChatStats};
+pub use chat::{Chat, ChatCounters, ChatLimits, ChatStats};
 pub use echo::Echo;
 pub use files::{Coding, Files, FilesError, FilesOptions, Listing};
-pub use http::{Http, HttpLimits, HttpLimitsError, Page, PageError};
+pub use http::{Http, HttpLimits, Page, PageError};
 pub use proxy::{Proxy, ProxyOptions, ProxyOptionsError};
 pub use udp::{UdpEcho, UdpSink};

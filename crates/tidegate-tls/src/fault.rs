@@ -139,9 +139,9 @@ pub enum TlsError {
         least = crate::session::RECORD_BYTES
     )]
     InputBytes(usize),
-    /// Every handshake would time out.
-    #[error("handshake_timeout is zero; it must be longer than zero, or none at all")]
-    NoTime,
+    /// A limit that is out of range.
+    #[error(transparent)]
+    Limit(#[from] tidegate::PolicyError),
     /// An error of rustls.
     #[error("TLS cannot be set up: {0}")]
     Setup(#[from] rustls::Error),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::Error;
+use tidegate::policy::{Limit, Limited};
 use tidegate::{
     Activity, CloseReason, Consumed, Dial, Endpoint, Flow, LayerBuffer, Mail, Origin, Outbox, Peer, Policy,
     Service, Session,
@@ -17,18 +18,27 @@ use crate::fault::{Fault, TlsCounters, TlsError};
 /// The minimum [`Policy::input_bytes`] for TLS.
 pub const RECORD_BYTES: usize = 5 + (1 << 14) + 2048;
 
+tidegate::limits! {
 /// Limits of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TlsLimits {
-    /// Time limit of the handshake, from when the connection is established; then it is reset. `None` waits forever.
-    /// Default 10 s.
-    pub handshake_timeout: Option<Duration>,
+pub struct TlsLimits, as "tls." of TlsLimits, at |limits| Some(limits);
+    parts {}
+
+    /// From when the connection is established. `None` waits forever.
+    handshake_timeout: Option<Duration> = Some(Duration::from_secs(10)) => {
+        what: "Time limit of a TLS handshake, or none; then the connection is reset",
+        cost: "slow clients are disconnected",
+        option: Some("tls-handshake-timeout"),
+        unit: Time,
+        range: TIME,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        with: Some("tls_cert"),
+    }
 }
 
-impl Default for TlsLimits {
-    fn default() -> Self {
-        Self { handshake_timeout: Some(Duration::from_secs(10)) }
-    }
+impl Limited for TlsLimits {
+    const TABLE: &'static [&'static [Limit<Self>]] = &[Self::ROWS];
 }
 
 impl TlsLimits {
@@ -40,10 +50,7 @@ impl TlsLimits {
         if policy.input_bytes < RECORD_BYTES {
             return Err(TlsError::InputBytes(policy.input_bytes));
         }
-        if self.handshake_timeout.is_some_and(|limit| limit.is_zero()) {
-            return Err(TlsError::NoTime);
-        }
-        Ok(())
+        Ok(self.check_under(policy)?)
     }
 }
 

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use tidegate::policy::Offload;
 use tidegate::{
-    Consumed, Flow, Group, Mail, Mailbox, Outbox, Peer, Policy, Recipient, Refusal, Running, Server, Service, Session,
+    Consumed, Flow, Group, Mail, Mailbox, Outbox, Peer, Policy, Recipient, Refusal, Running, Server, Service,
+    Session,
 };
 
 const ROUNDS: usize = 9;

@@ -75,6 +75,10 @@ fn arg<P: Limited>(limit: &'static Limit<P>) -> Option<Arg> {
         Unit::Switch => arg,
         unit => arg.value_name(unit.placeholder()),
     };
+    let arg = match limit.with {
+        Some(option) => arg.requires(option),
+        None => arg,
+    };
     Some(match limit.needs {
         Some((needed, _)) => arg.requires(needed),
         None => arg,

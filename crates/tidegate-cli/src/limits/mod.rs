@@ -15,7 +15,7 @@ pub use share::{Want, shares};
 pub use tidegate::policy::setting::{count, rate, size, time, wait};
 use tidegate::policy::{Idle, Limited};
 use tidegate::{Model, Policy, system};
-pub use units::{Optional, at_least_one, count_in, each_model, models, signed_seconds, time_or_none};
+pub use units::{at_least_one, count_in, each_model, models, signed_seconds};
 
 use crate::Failure;
 

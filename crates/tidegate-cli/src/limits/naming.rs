@@ -5,6 +5,10 @@ use std::ffi::OsStr;
 use clap::{Command, CommandFactory};
 use tidegate::Policy;
 use tidegate::policy::Limited;
+use tidegate_services::layers::ProxyLimits;
+use tidegate_services::websocket::WebSocketLimits;
+use tidegate_services::{ChatLimits, HttpLimits};
+use tidegate_tls::TlsLimits;
 
 /// The text with field names replaced by options, or by keys of a file.
 pub fn in_users_words(text: &str, is_from_file: bool) -> String {
@@ -22,13 +26,29 @@ fn is_given(option: &str) -> bool {
 
 /// The option of `serve` that sets a field.
 fn option(cli: &Command, name: &str) -> Option<String> {
-    if let Some(limit) = Policy::limit(name) {
-        return limit.option.map(str::to_owned);
+    if let Some(option) = of_a_table(name) {
+        return option.map(str::to_owned);
     }
     let dashed = name.replace('_', "-");
     let mut services = cli.find_subcommand("serve")?.get_subcommands();
     let has = |command: &Command| command.get_arguments().any(|arg| arg.get_long() == Some(dashed.as_str()));
     services.any(has).then_some(dashed)
+}
+
+/// The option of a limit of a policy, a service or a layer; the inner `None` is a limit without one.
+fn of_a_table(name: &str) -> Option<Option<&'static str>> {
+    fn of<P: Limited>(name: &str) -> Option<Option<&'static str>> {
+        P::limit(name).map(|limit| limit.option)
+    }
+    let tables = [
+        of::<Policy>,
+        of::<HttpLimits>,
+        of::<WebSocketLimits>,
+        of::<ChatLimits>,
+        of::<ProxyLimits>,
+        of::<TlsLimits>,
+    ];
+    tables.into_iter().find_map(|of| of(name))
 }
 
 /// Replaces names that cannot be ordinary words: those with special characters or in backticks.
@@ -77,6 +97,8 @@ mod tests {
             "`outbox-low` (64KiB) contradicts `outbox-high` (16KiB): lower `head-bytes`."
         );
         assert_eq!(said("`threads` of accept.batch", false), "--threads of --accept-batch");
+        let text = "`proxy_protocol.header_bytes` and `tls.handshake_timeout` of `websocket.message_bytes`";
+        assert_eq!(said(text, false), "--proxy-header-bytes and --tls-handshake-timeout of --message-bytes");
     }
 
     #[test]

@@ -1,23 +1,10 @@
-//! How times that may be none, counts within bounds, and models are written on the command line.
+//! How counts within bounds, times before zero, and models are written on the command line.
 
 use std::ops::RangeInclusive;
-use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tidegate::Model;
 use tidegate::policy::setting::{count, time};
-
-/// A time, or none at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Optional(pub Option<Duration>);
-
-/// A [`time()`], or `none`.
-pub fn time_or_none(text: &str) -> Result<Optional, String> {
-    if text == "none" {
-        return Ok(Optional(None));
-    }
-    time(text).map(|time| Optional(Some(time))).map_err(|e| format!("{e}, or none"))
-}
 
 /// A [`count()`] of one or more.
 pub fn at_least_one<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
@@ -66,13 +53,5 @@ mod tests {
         assert!(at_least_one::<u32>("0").is_err() && at_least_one::<u16>("70k").is_err());
         assert!(count_in::<u8>(1..=5)("6").unwrap_err().ends_with("from 1 to 5"));
         assert_eq!((signed_seconds("-500ms"), signed_seconds("2")), (Ok(-0.5), Ok(2.0)));
-    }
-
-    #[test]
-    fn times_are_seconds_have_a_unit_or_are_none() {
-        assert_eq!(time_or_none("none"), Ok(Optional(None)));
-        assert_eq!(time_or_none("30s"), Ok(Optional(Some(Duration::from_secs(30)))));
-        assert_eq!(time_or_none("30"), time_or_none("30s"));
-        assert!(time_or_none("30x").unwrap_err().ends_with("or none"));
     }
 }

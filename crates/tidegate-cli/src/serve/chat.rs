@@ -1,7 +1,5 @@
 //! The messenger on the command line of `serve`.
 
-use std::num::NonZeroU32;
-
 use tidegate::Policy;
 use tidegate_services::http::access::{Host, WebOrigin};
 use tidegate_services::http::{Access, AccessError};
@@ -12,48 +10,14 @@ use super::nodes::{NodesArgs, federated};
 use super::stage::PlannedServer;
 use super::stream::StreamPlan;
 use crate::label::Label;
-use crate::limits::{at_least_one, count, size};
+use crate::limits::Given;
 use crate::{Failure, usage};
-
-fn burst(text: &str) -> Result<NonZeroU32, String> {
-    at_least_one(text).map(|n| NonZeroU32::new(n).unwrap_or(NonZeroU32::MIN))
-}
 
 const CHAT: ServiceKind = ServiceKind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
 
 /// Options of `serve chat`.
 #[derive(clap::Args)]
 pub(super) struct ChatArgs {
-    /// Maximum rooms; an empty one keeps its history until its slot is needed [default: 1000].
-    #[arg(long, value_name = "COUNT", value_parser = count::<usize>)]
-    rooms: Option<usize>,
-    /// Maximum members of a room [default: 100,000].
-    #[arg(long, value_name = "COUNT", value_parser = count::<usize>)]
-    members: Option<usize>,
-    /// Longest line or message from a member; a longer one ends the connection [default: 1KiB].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    line_bytes: Option<usize>,
-    /// Lines per second that a member may send, or 0 for unlimited [default: 10].
-    #[arg(long, value_name = "COUNT", value_parser = count::<u32>)]
-    lines_per_s: Option<u32>,
-    /// Burst of lines that a member may send after a pause [default: 20].
-    #[arg(long, value_name = "COUNT", value_parser = burst)]
-    burst: Option<NonZeroU32>,
-    /// Messages of a room shown to a new member [default: 50].
-    #[arg(long, value_name = "COUNT", value_parser = count::<usize>)]
-    history: Option<usize>,
-    /// Bytes of that history, stored for each room [default: 64KiB].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    history_bytes: Option<usize>,
-    /// Unsent output above which a member is disconnected [default: 256KiB].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    behind_bytes: Option<usize>,
-    /// Largest room whose members are notified of joins and leaves, and most members listed [default: 200].
-    #[arg(long, value_name = "COUNT", value_parser = count::<usize>)]
-    announced: Option<usize>,
-    /// Bytes queued per room for the broker; more is refused [default: 64KiB].
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "nats")]
-    waiting_bytes: Option<usize>,
     /// A host name, besides localhost and addresses, that browsers may use for the page and the WebSocket (the Host
     /// field), or * for any; may be given several times.
     #[arg(long, value_name = "NAME", value_parser = host)]
@@ -66,6 +30,8 @@ pub(super) struct ChatArgs {
     nodes: NodesArgs,
     #[command(flatten)]
     pub(super) how: How,
+    #[command(flatten)]
+    limits: Given<ChatLimits>,
 }
 
 fn origin(text: &str) -> Result<WebOrigin, String> {
@@ -91,19 +57,8 @@ impl ChatArgs {
     }
 
     fn limits(&self, policy: &mut Policy) -> Result<ChatLimits, Failure> {
-        let default = ChatLimits::default();
-        let limits = ChatLimits {
-            rooms: self.rooms.unwrap_or(default.rooms),
-            members: self.members.unwrap_or(default.members),
-            line_bytes: self.line_bytes.unwrap_or(default.line_bytes),
-            lines_per_s: self.lines_per_s.map_or(default.lines_per_s, NonZeroU32::new),
-            burst: self.burst.unwrap_or(default.burst),
-            history: self.history.unwrap_or(default.history),
-            history_bytes: self.history_bytes.unwrap_or(default.history_bytes),
-            behind_bytes: self.behind_bytes.unwrap_or(default.behind_bytes),
-            announced: self.announced.unwrap_or(default.announced),
-            waiting_bytes: self.waiting_bytes.unwrap_or(default.waiting_bytes),
-        };
+        let mut limits = ChatLimits::default();
+        self.limits.apply(&mut limits);
         self.how.limits.make_room(policy, limits.input_bytes());
         // A full outbox must hold a member back before it exceeds the disconnect limit.
         self.how.limits.bound_outbox(policy, limits.behind_bytes / 2);

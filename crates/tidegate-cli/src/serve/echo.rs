@@ -7,7 +7,7 @@ use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 use super::how::{How, ServiceKind};
 use super::stage::PlannedServer;
 use crate::label::Label;
-use crate::limits::size;
+use crate::limits::Given;
 use crate::{Failure, usage};
 
 const ECHO: ServiceKind = ServiceKind { schemes: ["tcp", "tls"], path: "", protocols: &[] };
@@ -19,11 +19,10 @@ pub struct EchoArgs {
     /// Echo WebSocket messages (RFC 6455).
     #[arg(long)]
     websocket: bool,
-    /// Largest WebSocket message; a larger one closes the connection [default: 60KiB].
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "websocket")]
-    message_bytes: Option<usize>,
     #[command(flatten)]
     pub how: How,
+    #[command(flatten)]
+    limits: Given<WebSocketLimits>,
 }
 
 impl EchoArgs {
@@ -32,9 +31,8 @@ impl EchoArgs {
         if !self.websocket {
             return self.how.plan(label, &ECHO, policy, Echo);
         }
-        let default = WebSocketLimits::default();
-        let message_bytes = self.message_bytes.unwrap_or(default.message_bytes);
-        let limits = WebSocketLimits { message_bytes, ..default };
+        let mut limits = WebSocketLimits::default();
+        self.limits.apply(&mut limits);
         self.how.limits.make_room(&mut policy, limits.input_bytes());
         limits.check(&policy).map_err(usage)?;
         // It has no secrets and no side effects.

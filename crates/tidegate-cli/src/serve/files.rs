@@ -7,13 +7,13 @@ use clap::ValueEnum;
 use tidegate::Policy;
 use tidegate::policy::WhenFull;
 use tidegate::system;
-use tidegate_services::{Coding, Files, FilesOptions, Listing};
+use tidegate_services::{Coding, Files, FilesOptions, HttpLimits, Listing};
 
 use super::how::How;
-use super::http::{HTTP, HttpLimitArgs, policy};
+use super::http::{HTTP, policy, request_limits};
 use super::stage::PlannedServer;
 use crate::label::Label;
-use crate::limits::{count, set, size, time};
+use crate::limits::{Given, count, set, size, time};
 use crate::{Failure, usage};
 
 /// Options of `serve files`.
@@ -51,9 +51,9 @@ pub struct FilesArgs {
     #[arg(long, hide = true)]
     http2: bool,
     #[command(flatten)]
-    limits: HttpLimitArgs,
-    #[command(flatten)]
     pub(super) how: How,
+    #[command(flatten)]
+    limits: Given<HttpLimits>,
 }
 
 /// The response for directories without an index.
@@ -79,7 +79,7 @@ fn codings(text: &str) -> Result<CodingList, String> {
 impl FilesArgs {
     pub(super) fn plan(mut self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let policy = policy(&self.how.limits);
-        let limits = self.limits.limits(&policy)?;
+        let limits = request_limits(&self.limits, &policy)?;
         let options = self.options(&policy)?;
         self.how.limits.of_the_service = options.open_files;
         let files = Files::new(&self.dir, options, limits).map_err(usage)?;

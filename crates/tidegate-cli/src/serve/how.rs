@@ -14,7 +14,7 @@ use tidegate_services::layers::{ProxyLimits, ProxyProtocol};
 use super::stage::PlannedServer;
 use super::stream::{StreamPlan, StreamServer, binder};
 use crate::label::{Label, name};
-use crate::limits::{Limits, models, time};
+use crate::limits::{Given, Limits, models, time};
 use crate::origin::DEFAULT_ADDRESS;
 use crate::tls::{Secure, TlsArgs};
 use crate::{Failure, usage};
@@ -72,6 +72,8 @@ pub struct How {
     pub common: ServerCommon,
     #[command(flatten)]
     pub limits: Limits,
+    #[command(flatten)]
+    proxy_limits: Given<ProxyLimits>,
 }
 
 /// How clients address a service, and its protocol.
@@ -138,8 +140,9 @@ impl How {
         if !self.proxy_protocol {
             return Ok(None);
         }
-        let default = ProxyLimits::default();
-        let limits = ProxyLimits { header_bytes: default.header_bytes.min(policy.input_bytes), ..default };
+        let mut limits = ProxyLimits::default();
+        limits.header_bytes = limits.header_bytes.min(policy.input_bytes);
+        self.proxy_limits.apply(&mut limits);
         limits.check(policy).map_err(usage)?;
         Ok(Some(limits))
     }

@@ -10,7 +10,7 @@ use tidegate_services::{Http, HttpLimits, Page};
 use super::how::{How, ServiceKind};
 use super::stage::PlannedServer;
 use crate::label::Label;
-use crate::limits::{Limits, Optional, size, time_or_none};
+use crate::limits::{Given, Limits};
 use crate::{Failure, usage};
 
 /// Any service over HTTP.
@@ -33,29 +33,15 @@ pub struct HttpArgs {
     #[arg(long)]
     http2: bool,
     #[command(flatten)]
-    limits: HttpLimitArgs,
-    #[command(flatten)]
     pub how: How,
-}
-
-/// Request limits of HTTP services.
-#[derive(clap::Args)]
-pub struct HttpLimitArgs {
-    /// Largest head of a request; more is answered with 431, or 414 if its first line alone is longer [default: 16KiB].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    head_bytes: Option<usize>,
-    /// Largest body of a request; more is answered with 413 [default: 1MiB].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    body_bytes: Option<usize>,
-    /// Time limit of an incomplete request, or none; then the response is 408 [default: 30s].
-    #[arg(long, value_name = "TIME", value_parser = time_or_none)]
-    request_timeout: Option<Optional>,
+    #[command(flatten)]
+    limits: Given<HttpLimits>,
 }
 
 impl HttpArgs {
     pub fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let policy = policy(&self.how.limits);
-        let limits = self.limits.limits(&policy)?;
+        let limits = request_limits(&self.limits, &policy)?;
         let page = self.page.as_deref().map_or_else(|| Ok(Page::default()), Page::read).map_err(usage)?;
         if self.http2 {
             let service = http2(page, limits).map_err(|e| usage(anyhow::anyhow!("--http2: {e}")))?;
@@ -72,18 +58,13 @@ pub fn policy(limits: &Limits) -> Policy {
     policy
 }
 
-impl HttpLimitArgs {
-    pub fn limits(&self, policy: &Policy) -> Result<HttpLimits, Failure> {
-        let default = HttpLimits::default();
-        let limits = HttpLimits {
-            // A default yields to a given value; two given limits may contradict.
-            head_bytes: self.head_bytes.unwrap_or(default.head_bytes.min(policy.input_bytes)),
-            body_bytes: self.body_bytes.map_or(default.body_bytes, |bytes| bytes as u64),
-            request_timeout: self.request_timeout.map_or(default.request_timeout, |time| time.0),
-        };
-        limits.check(policy).map_err(usage)?;
-        Ok(limits)
-    }
+/// Limits of requests under a policy: a default yields to a given value; two given limits may contradict.
+pub fn request_limits(given: &Given<HttpLimits>, policy: &Policy) -> Result<HttpLimits, Failure> {
+    let mut limits = HttpLimits::default();
+    limits.head_bytes = limits.head_bytes.min(policy.input_bytes);
+    given.apply(&mut limits);
+    limits.check(policy).map_err(usage)?;
+    Ok(limits)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::kit::{Server, finish, run, tidegate};
 
 /// A chat server whose members may say as many lines as they want, with more options.
 fn serve_chat(more: &[&str]) -> Server {
-    Server::start(&[&["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "0"], more].concat())
+    Server::start(&[&["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "none"], more].concat())
 }
 
 fn load(server: &Server, args: &[&str]) -> (Option<i32>, serde_json::Value, String) {

@@ -162,7 +162,7 @@ impl Node {
     fn command(broker: &str, name: &str, args: &[&str]) -> Command {
         let mut command = Command::new(TIDEGATE);
         command
-            .args(["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "0", "--threads", "2"])
+            .args(["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "none", "--threads", "2"])
             .args(["--nats", broker, "--node", name])
             .args(unless_given(args, ["--node-timeout", "20s"]))
             .args(args);

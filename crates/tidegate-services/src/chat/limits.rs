@@ -2,134 +2,153 @@
 
 use std::num::NonZeroU32;
 
-use tidegate::Policy;
+use tidegate::policy::{Limit, Limited};
+use tidegate::{Policy, PolicyError};
 
-use crate::websocket::{WebSocketLimits, WebSocketLimitsError};
+use crate::websocket::{FRAMING_BYTES, WebSocketLimits, check_head};
 
+/// Default of [`ChatLimits::burst`].
+const BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
+
+tidegate::limits! {
 /// Limits of rooms and members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChatLimits {
-    /// Maximum rooms. Default 1,000. An empty room keeps its history until its slot is needed.
-    pub rooms: usize,
-    /// Members of a room. Default 100,000.
-    pub members: usize,
-    /// Bytes of a line or message from a member; a longer one ends the connection. Default 1 KiB.
-    pub line_bytes: usize,
-    /// Lines per second that a member may send, including commands; more are refused, each with a response. `None` is
-    /// unlimited. Default 10.
-    pub lines_per_s: Option<NonZeroU32>,
-    /// Burst: lines that a member may send together after a pause. Default 20.
-    pub burst: NonZeroU32,
-    /// Messages of a room shown to a new member. Default 50.
-    pub history: usize,
-    /// Bytes of them. Default 64 KiB. Each room stores this much.
-    pub history_bytes: usize,
-    /// Output that may be queued for a member. A member that is further behind is disconnected with a reset. Default
-    /// 256 KiB, in addition to the kernel's buffers. Members share the memory of a message; each costs about 40 bytes
-    /// for it.
-    pub behind_bytes: usize,
-    /// Joins, leaves and renames are announced in rooms with at most this many members, and at most this many are
-    /// listed. Default 200: a room that fills to n members costs n²/2 of these messages.
-    pub announced: usize,
-    /// Bytes of events that may wait in a room to be ordered, where rooms are federated
-    /// ([`Chat::federated`](super::Chat::federated)); more is refused. Default 64 KiB. Each event counts as its text
-    /// and 32 bytes.
-    pub waiting_bytes: usize,
-}
+pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
+    parts {}
 
-impl Default for ChatLimits {
-    fn default() -> Self {
-        Self {
-            rooms: 1_000,
-            members: 100_000,
-            line_bytes: 1024,
-            lines_per_s: NonZeroU32::new(10),
-            burst: NonZeroU32::new(20).unwrap_or(NonZeroU32::MIN),
-            history: 50,
-            history_bytes: 64 * 1024,
-            behind_bytes: 256 * 1024,
-            announced: 200,
-            waiting_bytes: 64 * 1024,
-        }
+    /// An empty one keeps its history until its slot is needed.
+    rooms: usize = 1_000 => {
+        what: "Maximum rooms",
+        cost: "each room stores its history",
+        option: Some("rooms"),
+        unit: Count,
+        range: Within(1, 16_000_000),
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    members: usize = 100_000 => {
+        what: "Maximum members of a room",
+        cost: "memory for each",
+        option: Some("members"),
+        unit: Count,
+        range: Within(1, 16_000_000),
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    /// The minimum has room for commands with names.
+    line_bytes: usize = 1024 => {
+        what: "Longest line or message from a member; a longer one ends the connection",
+        cost: "memory for each connection that holds a partial line",
+        option: Some("line-bytes"),
+        unit: Bytes,
+        range: Within(256, 1 << 30),
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        relation: Some(Relation {
+            holds: BelowBy(FRAMING_BYTES as u128),
+            other: "input_bytes",
+            remedy: "an incomplete frame, and its framing of 256 bytes, are unconsumed input; raise `input_bytes` or lower \
+                     `line_bytes`",
+        }),
+    }
+    /// Commands count, too; those that are refused get a response. `None` is unlimited.
+    lines_per_s: Option<NonZeroU32> = NonZeroU32::new(10) => {
+        what: "Lines per second that a member may send, or none for unlimited; more are refused",
+        cost: "fewer: members that paste are refused",
+        option: Some("lines-per-s"),
+        unit: Count,
+        range: Any,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    burst: NonZeroU32 = BURST => {
+        what: "Burst of lines that a member may send after a pause",
+        cost: "more: a member floods its room for longer",
+        option: Some("burst"),
+        unit: Count,
+        range: Any,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    history: usize = 50 => {
+        what: "Messages of a room shown to a new member",
+        cost: "memory for each room",
+        option: Some("history"),
+        unit: Count,
+        range: Within(0, 1 << 30),
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    history_bytes: usize = 64 * 1024 => {
+        what: "Bytes of that history, stored for each room",
+        cost: "this much memory for each room",
+        option: Some("history-bytes"),
+        unit: Bytes,
+        range: Any,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        relation: Some(Relation {
+            holds: AtMostPart(2),
+            other: "behind_bytes",
+            remedy: "a newcomer would be cut off by more than half of it; lower `history_bytes` or raise `behind_bytes`",
+        }),
+    }
+    /// Such a member is reset. The kernel's buffers come on top. Members share the memory of a message; each costs about
+    /// 40 bytes for it.
+    behind_bytes: usize = 256 * 1024 => {
+        what: "Unsent output above which a member is disconnected",
+        cost: "this much memory for each member that reads slowly",
+        option: Some("behind-bytes"),
+        unit: Bytes,
+        range: Any,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        relation: Some(Relation {
+            holds: AtLeast(10),
+            other: "line_bytes",
+            remedy: "it must hold ten longest lines; raise `behind_bytes` or lower `line_bytes`",
+        }),
+    }
+    /// A room that fills to n members costs n²/2 of these messages.
+    announced: usize = 200 => {
+        what: "Largest room whose members are notified of joins and leaves, and most members listed",
+        cost: "more: messages of every member to every other",
+        option: Some("announced"),
+        unit: Count,
+        range: Any,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    /// Where rooms are federated ([`Chat::federated`](super::Chat::federated)). Each event counts as its text and 32 bytes.
+    waiting_bytes: usize = 64 * 1024 => {
+        what: "Bytes queued per room for the broker; more is refused",
+        cost: "this much memory for each room",
+        option: Some("waiting-bytes"),
+        unit: Bytes,
+        range: Any,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        relation: Some(Relation {
+            holds: AtLeast(2),
+            other: "line_bytes",
+            remedy: "it must hold two longest lines; raise `waiting_bytes` or lower `line_bytes`",
+        }),
+        with: Some("nats"),
     }
 }
 
-/// Invalid limits.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ChatLimitsError {
-    /// A limit of 0 would refuse everything.
-    #[error("{0} is 0; it must be at least 1")]
-    Zero(&'static str),
-    /// Commands with names do not fit.
-    #[error("line_bytes is {0}; it must be at least {LEAST_LINE_BYTES}, so that names fit")]
-    Line(usize),
-    /// New members would be disconnected by the history they are shown.
-    #[error(
-        "history_bytes ({history_bytes}) is more than half of behind_bytes ({behind_bytes}): a newcomer would be cut off \
-         by the history; lower history_bytes or raise behind_bytes"
-    )]
-    History {
-        /// [`ChatLimits::history_bytes`].
-        history_bytes: usize,
-        /// [`ChatLimits::behind_bytes`].
-        behind_bytes: usize,
-    },
-    /// The longest message would disconnect every member.
-    #[error(
-        "behind_bytes ({behind_bytes}) is less than ten longest lines ({line_bytes} bytes each); raise it or \
-         lower line_bytes"
-    )]
-    Behind {
-        /// [`ChatLimits::behind_bytes`].
-        behind_bytes: usize,
-        /// [`ChatLimits::line_bytes`].
-        line_bytes: usize,
-    },
-    /// The longest message could not be passed on.
-    #[error(
-        "waiting_bytes ({waiting_bytes}) is less than two longest lines ({line_bytes} bytes each); raise it or \
-         lower line_bytes"
-    )]
-    Waiting {
-        /// [`ChatLimits::waiting_bytes`].
-        waiting_bytes: usize,
-        /// [`ChatLimits::line_bytes`].
-        line_bytes: usize,
-    },
-    /// The policy's limits are too small.
-    #[error(transparent)]
-    WebSocket(#[from] WebSocketLimitsError),
+impl Limited for ChatLimits {
+    const TABLE: &'static [&'static [Limit<Self>]] = &[Self::ROWS];
 }
-
-/// Minimum of [`ChatLimits::line_bytes`].
-const LEAST_LINE_BYTES: usize = 256;
 
 impl ChatLimits {
     /// Checks the limits, also against the policy of the service.
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.
-    pub fn check(&self, policy: &Policy) -> Result<(), ChatLimitsError> {
-        let Self { rooms, members, line_bytes, history_bytes, behind_bytes, waiting_bytes, .. } = *self;
-        for (name, value) in [("rooms", rooms), ("members", members)] {
-            if value == 0 {
-                return Err(ChatLimitsError::Zero(name));
-            }
-        }
-        if line_bytes < LEAST_LINE_BYTES {
-            return Err(ChatLimitsError::Line(line_bytes));
-        }
-        if behind_bytes / 10 < line_bytes {
-            return Err(ChatLimitsError::Behind { behind_bytes, line_bytes });
-        }
-        if waiting_bytes / 2 < line_bytes {
-            return Err(ChatLimitsError::Waiting { waiting_bytes, line_bytes });
-        }
-        if history_bytes > behind_bytes / 2 {
-            return Err(ChatLimitsError::History { history_bytes, behind_bytes });
-        }
-        Ok(self.websocket().check(policy)?)
+    pub fn check(&self, policy: &Policy) -> Result<(), PolicyError> {
+        check_head(policy)?;
+        self.check_under(policy)
     }
 
     /// The minimum [`Policy::input_bytes`] for these limits.
@@ -153,15 +172,15 @@ mod tests {
         let good = ChatLimits::default();
         assert_eq!(good.check(&policy), Ok(()));
         for (limits, says) in [
-            (ChatLimits { rooms: 0, ..good }, "rooms is 0"),
-            (ChatLimits { members: 0, ..good }, "members is 0"),
-            (ChatLimits { line_bytes: 255, ..good }, "at least 256"),
-            (ChatLimits { behind_bytes: 10_000, ..good }, "ten longest lines"),
+            (ChatLimits { rooms: 0, ..good }, "`rooms` is 0; it must be between 1"),
+            (ChatLimits { members: 0, ..good }, "`members` is 0; it must be between 1"),
+            (ChatLimits { line_bytes: 255, ..good }, "`line_bytes` is 255; it must be between 256"),
+            (ChatLimits { behind_bytes: 10_000, history_bytes: 5_000, ..good }, "ten longest lines"),
             (ChatLimits { waiting_bytes: 1024, ..good }, "two longest lines"),
-            (ChatLimits { history_bytes: 200 * 1024, ..good }, "lower history_bytes"),
+            (ChatLimits { history_bytes: 200 * 1024, ..good }, "lower `history_bytes`"),
             (
                 ChatLimits { line_bytes: 1 << 20, behind_bytes: 1 << 24, waiting_bytes: 1 << 22, ..good },
-                "raise input_bytes",
+                "raise `input_bytes`",
             ),
         ] {
             let message = limits.check(&policy).unwrap_err().to_string();

@@ -38,7 +38,7 @@ use tidegate::{Peer, Refusal, Service};
 
 pub use counters::{ChatCounters, ChatStats, FederationCounts};
 pub use federation::{Batch, Batched, Federation, Received};
-pub use limits::{ChatLimits, ChatLimitsError};
+pub use limits::ChatLimits;
 pub use outside::{Implausible, MOST_NUMBER, is_name};
 pub use remote::{Happened, Residents};
 pub use session::ChatSession;

@@ -34,7 +34,8 @@ mod target;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{Peer, Policy, Refusal, Service};
+use tidegate::policy::{Limit, Limited};
+use tidegate::{Peer, Policy, PolicyError, Refusal, Service};
 
 pub use access::{Access, AccessError};
 pub use generated::{Generated, GeneratedSession, Generates, Made};
@@ -72,75 +73,60 @@ pub fn http2(_: Page, _: HttpLimits) -> Result<impl Service, NoHttp2> {
     Err::<Http, _>(NoHttp2 {})
 }
 
+tidegate::limits! {
 /// Limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HttpLimits {
-    /// Bytes of a request's head, and of the trailers of a chunked body. More is answered with 431, or with 414 if the
-    /// request line alone is longer. Default 16 KiB.
-    ///
-    /// An unfinished head is input the session leaves, so this must not be above
-    /// [`Policy::input_bytes`](tidegate::Policy::input_bytes): the connection would be reset without an answer.
-    pub head_bytes: usize,
-    /// Bytes of a request's body. More is answered with 413. Default 1 MiB.
-    pub body_bytes: u64,
-    /// Time from the first byte of an incomplete request to its last; after that the response is 408. `None` waits
-    /// forever. Default 30 s.
-    pub request_timeout: Option<Duration>,
-}
+pub struct HttpLimits, as "" of HttpLimits, at |limits| Some(limits);
+    parts {}
 
-impl Default for HttpLimits {
-    fn default() -> Self {
-        Self {
-            head_bytes: 16 * 1024,
-            body_bytes: 1024 * 1024,
-            request_timeout: Some(Duration::from_secs(30)),
-        }
+    /// It bounds the trailers of a chunked body, too.
+    head_bytes: usize = 16 * 1024 => {
+        what: "Largest head of a request; more is answered with 431, or 414 if its first line alone is longer",
+        cost: "input for each connection that holds a partial head; HTTP/2 has room for at least 8 KiB",
+        option: Some("head-bytes"),
+        unit: Bytes,
+        range: Within(256, 1 << 30),
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        default_note: Some("16KiB, at most input-bytes"),
+        relation: Some(Relation {
+            holds: AtMost,
+            other: "input_bytes",
+            remedy: "an unfinished head is unconsumed input; lower `head_bytes` or raise `input_bytes`",
+        }),
+    }
+    body_bytes: u64 = 1024 * 1024 => {
+        what: "Largest body of a request; more is answered with 413",
+        cost: "larger: time and traffic for bodies that are not used",
+        option: Some("body-bytes"),
+        unit: Bytes,
+        range: Any,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    /// From the first byte of an incomplete request to its last. `None` waits forever.
+    request_timeout: Option<Duration> = Some(Duration::from_secs(30)) => {
+        what: "Time limit of an incomplete request, or none; then the response is 408",
+        cost: "slow clients are disconnected",
+        option: Some("request-timeout"),
+        unit: Time,
+        range: TIME,
+        change: Fixed,
+        on: BY_THE_SERVICE,
     }
 }
 
-/// Invalid limits.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum HttpLimitsError {
-    /// The policy would reset a connection with an unfinished head, without a response.
-    #[error(
-        "head_bytes ({head_bytes}) contradicts input_bytes ({input_bytes}): \
-         an unfinished head is unconsumed input; lower head_bytes or raise input_bytes"
-    )]
-    HeadAboveInput {
-        /// [`HttpLimits::head_bytes`].
-        head_bytes: usize,
-        /// [`Policy::input_bytes`].
-        input_bytes: usize,
-    },
-    /// No request fits.
-    #[error("head_bytes is {0}; it must be at least {LEAST_HEAD_BYTES}, so that requests fit")]
-    HeadTooSmall(usize),
-    /// Every request would time out.
-    #[error("request_timeout is zero; it must be longer than zero, or none at all")]
-    NoTime,
+impl Limited for HttpLimits {
+    const TABLE: &'static [&'static [Limit<Self>]] = &[Self::ROWS];
 }
-
-/// Minimum of [`HttpLimits::head_bytes`].
-const LEAST_HEAD_BYTES: usize = 256;
 
 impl HttpLimits {
     /// Checks the limits, also against the policy of the service.
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.
-    pub fn check(&self, policy: &Policy) -> Result<(), HttpLimitsError> {
-        let (head_bytes, input_bytes) = (self.head_bytes, policy.input_bytes);
-        if head_bytes < LEAST_HEAD_BYTES {
-            return Err(HttpLimitsError::HeadTooSmall(head_bytes));
-        }
-        if head_bytes > input_bytes {
-            return Err(HttpLimitsError::HeadAboveInput { head_bytes, input_bytes });
-        }
-        if self.request_timeout.is_some_and(|limit| limit.is_zero()) {
-            return Err(HttpLimitsError::NoTime);
-        }
-        Ok(())
+    pub fn check(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.check_under(policy)
     }
 }
 

@@ -9,4 +9,4 @@
 
 pub mod proxy;
 
-pub use proxy::{HeaderFault, HeaderFaults, ProxyLimits, ProxyLimitsError, ProxyProtocol};
+pub use proxy::{HeaderFault, HeaderFaults, ProxyLimits, ProxyProtocol};

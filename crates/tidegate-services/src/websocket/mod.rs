@@ -24,7 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tidegate::{CloseReason, Mail, Outbox, Peer, Policy, Refusal, Service};
+use tidegate::policy::{Limit, Limited};
+use tidegate::{CloseReason, Mail, Outbox, Peer, Policy, PolicyError, Refusal, Service};
 
 use crate::http::Access;
 
@@ -89,17 +90,38 @@ pub enum MessageFlow {
     Abort,
 }
 
+tidegate::limits! {
 /// Limits of a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WebSocketLimits {
-    /// Bytes of a message with all its fragments; more closes with code 1009. Default 60 KiB.
-    ///
-    /// An unfinished frame is input the session leaves, so this must be [`FRAMING_BYTES`] below
-    /// [`Policy::input_bytes`](tidegate::Policy::input_bytes).
-    pub message_bytes: usize,
-    /// Time limit of the request, from when the connection is established; then it is reset. `None` waits forever.
-    /// Default 10 s.
-    pub request_timeout: Option<Duration>,
+pub struct WebSocketLimits, as "websocket." of WebSocketLimits, at |limits| Some(limits);
+    parts {}
+
+    message_bytes: usize = 60 * 1024 => {
+        what: "Largest WebSocket message, with all its fragments; a larger one closes the connection with code 1009",
+        cost: "memory for each connection that holds a partial message",
+        option: Some("message-bytes"),
+        unit: Bytes,
+        range: Within(1, 1 << 30),
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        relation: Some(Relation {
+            holds: BelowBy(FRAMING_BYTES as u128),
+            other: "input_bytes",
+            remedy: "an incomplete frame, and its framing of 256 bytes, are unconsumed input; raise `input_bytes` or lower \
+                     `websocket.message_bytes`",
+        }),
+        with: Some("websocket"),
+    }
+    /// From when the connection is established. `None` waits forever.
+    request_timeout: Option<Duration> = Some(Duration::from_secs(10)) => {
+        what: "Time limit of the request that opens a WebSocket, or none; then the connection is reset",
+        cost: "slow clients are disconnected",
+        option: None,
+        unit: Time,
+        range: TIME,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
 }
 
 /// Bytes besides a message that may be incomplete: a frame header and a control frame, or a request's head.
@@ -108,33 +130,8 @@ pub const FRAMING_BYTES: usize = 256;
 /// Maximum head of a request; more is answered with 431, or 414.
 pub const HEAD_BYTES: usize = 8 * 1024;
 
-impl Default for WebSocketLimits {
-    fn default() -> Self {
-        Self { message_bytes: 60 * 1024, request_timeout: Some(Duration::from_secs(10)) }
-    }
-}
-
-/// Invalid limits.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WebSocketLimitsError {
-    /// The policy would reset an unfinished frame or request, without a response.
-    #[error(
-        "input_bytes is {input_bytes}, and a WebSocket needs {needed}: incomplete frames and requests are unconsumed input; \
-         raise input_bytes or lower message_bytes"
-    )]
-    Input {
-        /// [`Policy::input_bytes`].
-        input_bytes: usize,
-        /// The minimum.
-        needed: usize,
-    },
-    /// No message would fit.
-    #[error("message_bytes is 0; it must be at least 1")]
-    NoMessage,
-    /// Every request would time out.
-    #[error("request_timeout is zero; it must be longer than zero, or none at all")]
-    NoTime,
+impl Limited for WebSocketLimits {
+    const TABLE: &'static [&'static [Limit<Self>]] = &[Self::ROWS];
 }
 
 impl WebSocketLimits {
@@ -148,19 +145,20 @@ impl WebSocketLimits {
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.
-    pub fn check(&self, policy: &Policy) -> Result<(), WebSocketLimitsError> {
-        if self.message_bytes == 0 {
-            return Err(WebSocketLimitsError::NoMessage);
-        }
-        if policy.input_bytes < self.input_bytes() {
-            let (input_bytes, needed) = (policy.input_bytes, self.input_bytes());
-            return Err(WebSocketLimitsError::Input { input_bytes, needed });
-        }
-        if self.request_timeout.is_some_and(|limit| limit.is_zero()) {
-            return Err(WebSocketLimitsError::NoTime);
-        }
-        Ok(())
+    pub fn check(&self, policy: &Policy) -> Result<(), PolicyError> {
+        check_head(policy)?;
+        self.check_under(policy)
     }
+}
+
+/// Checks that the head of a request fits.
+pub(crate) fn check_head(policy: &Policy) -> Result<(), PolicyError> {
+    if policy.input_bytes >= HEAD_BYTES {
+        return Ok(());
+    }
+    let must =
+        format!("at least {HEAD_BYTES}: the head of the request that opens a WebSocket is unconsumed input");
+    Err(PolicyError::Range { name: "input_bytes", value: policy.input_bytes.to_string(), must })
 }
 
 /// Adapts a message service to a byte service.
@@ -172,7 +170,7 @@ impl WebSocketLimits {
 /// limits.check(&tidegate::Policy::default())?;
 /// let server = tidegate::Server::new(WebSocket::new(EchoMessages, limits));
 /// # let _ = server;
-/// # Ok::<(), tidegate_services::websocket::WebSocketLimitsError>(())
+/// # Ok::<(), tidegate::PolicyError>(())
 /// ```
 #[derive(Debug)]
 pub struct WebSocket<S>(Arc<WebSocketShared<S>>);

@@ -9,6 +9,7 @@ use super::table::limits;
 limits! {
 /// Limits on accepting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
     parts {}
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Policy, limit};
+use super::{Limited, Policy};
 
 /// An invalid policy, and how to correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Policy {
     /// # Errors
     /// The first contradiction found, with its remedy.
     pub fn check(&self) -> Result<(), PolicyError> {
-        limit::check(self)
+        self.check_under(self)
     }
 
     /// Checks that there is room for at least one connection and the `dials` that its session may make.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::table::limits;
-use super::{Limit, Limited, PolicyError, Wait, limit};
+use super::{Limit, Limited, Policy, PolicyError, Wait};
 
 /// The most bytes one datagram carries (RFC 768: 65,535 with 8 of its own header and 20 of IPv4).
 pub const LARGEST_PAYLOAD: usize = 65_507;
@@ -66,6 +66,7 @@ impl FromStr for DatagramPath {
 limits! {
 /// Every limit of a datagram server.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     parts {}
 
@@ -234,7 +235,7 @@ impl DatagramPolicy {
     /// # Errors
     /// The first contradiction found, with its remedy.
     pub fn check(&self) -> Result<(), PolicyError> {
-        limit::check(self)
+        self.check_under(&Policy::default()) // relates to no limit of connections
     }
 
     /// Datagrams of one receive or send call.

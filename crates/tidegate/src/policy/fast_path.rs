@@ -28,6 +28,7 @@ const NEEDS: Option<(&str, &str)> = Some(("fast_path", "true"));
 limits! {
 /// How connections to another tidegate on the same host move from TCP to shared memory; see `docs/fastpath.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FastPath, as "fast_path." of Policy, at |policy| policy.fast_path.as_mut();
     parts {}
 

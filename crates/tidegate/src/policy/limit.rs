@@ -5,8 +5,8 @@
 //! [`Accept`](super::Accept), …): a new limit is one entry there, and the compiler demands every part of it, including
 //! its effect on every model.
 
-use super::PolicyError;
 use super::setting::{PolicyField, Unit};
+use super::{Policy, PolicyError};
 use crate::model::Model;
 use tidegate_os::process::page_bytes;
 
@@ -35,36 +35,12 @@ pub struct Limit<P: 'static> {
     pub relation: Option<Relation>,
     /// The limit that must be set for this one to apply, and a value for it.
     pub needs: Option<(&'static str, &'static str)>,
+    /// Another option, of no limit, without which this one has no effect; named like a field: `tls_cert`.
+    pub with: Option<&'static str>,
     /// Why it is refused on a Unix socket, and the remedy.
     pub unix_socket: Option<&'static str>,
     /// Accesses it in a policy; `None` if it [needs](Self::needs) another limit that is not set.
     pub(super) field: fn(&mut P) -> Option<&mut dyn PolicyField>,
-}
-
-impl<P: 'static> Limit<P> {
-    /// A row with the usual values; `limits!` adds the rest.
-    pub(super) const fn base(
-        name: &'static str,
-        what: &'static str,
-        cost: &'static str,
-        field: fn(&mut P) -> Option<&mut dyn PolicyField>,
-    ) -> Self {
-        Self {
-            name,
-            what,
-            cost,
-            option: None,
-            unit: Unit::Count,
-            range: Range::Any,
-            change: Change::Live,
-            on: &[],
-            default_note: None,
-            relation: None,
-            needs: None,
-            unix_socket: None,
-            field,
-        }
-    }
 }
 
 /// The effect of a limit on a model.
@@ -94,10 +70,10 @@ pub enum Range {
 }
 
 /// Times above zero that cannot overflow.
-pub(super) const TIME: Range = Range::Within(1, super::LONGEST.as_nanos());
+pub const TIME: Range = Range::Within(1, super::LONGEST.as_nanos());
 
 /// The same, or zero.
-pub(super) const TIME_OR_ZERO: Range = Range::Within(0, super::LONGEST.as_nanos());
+pub const TIME_OR_ZERO: Range = Range::Within(0, super::LONGEST.as_nanos());
 
 /// Whether a limit may change while a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,11 +89,10 @@ pub enum Change {
 
 /// The relation of a limit to another one, if both are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Relation {
     /// The required relation.
     pub holds: Holds,
-    /// The other one.
+    /// The other one, of the same table or of [`Policy`].
     pub other: &'static str,
     /// The remedy.
     pub remedy: &'static str,
@@ -133,6 +108,10 @@ pub enum Holds {
     AtMost,
     /// At least this many times the other.
     AtLeast(u128),
+    /// At most the other divided by this number.
+    AtMostPart(u128),
+    /// At least this much less than the other.
+    BelowBy(u128),
     /// May differ from its default only if the other has its default.
     Alone,
 }
@@ -150,6 +129,16 @@ pub trait Limited: Clone + Default + 'static {
     /// Finds a limit by name or option.
     fn limit(name: &str) -> Option<&'static Limit<Self>> {
         Self::limits().find(|limit| limit.name == name || limit.option == Some(name))
+    }
+
+    /// Checks every limit of a service against its range and the limits it relates to, among them those of the policy
+    /// that the service runs under.
+    ///
+    /// # Errors
+    /// The first contradiction found, with its remedy.
+    fn check_under(&self, policy: &Policy) -> Result<(), PolicyError> {
+        check_ranges(self)?;
+        Self::limits().try_for_each(|limit| check_relation(limit, self, policy))
     }
 }
 
@@ -271,8 +260,7 @@ impl Range {
     }
 }
 
-/// Checks every limit against its range, then against related limits.
-pub(super) fn check<P: Limited>(policy: &P) -> Result<(), PolicyError> {
+fn check_ranges<P: Limited>(policy: &P) -> Result<(), PolicyError> {
     let mut looked_at = policy.clone();
     for limit in P::limits() {
         if let Some(must) = limit.fault(&mut looked_at) {
@@ -280,17 +268,33 @@ pub(super) fn check<P: Limited>(policy: &P) -> Result<(), PolicyError> {
             return Err(PolicyError::Range { name: limit.name, value, must });
         }
     }
-    P::limits().try_for_each(|limit| check_relation(limit, policy))
+    Ok(())
 }
 
-fn check_relation<P: Limited>(limit: &Limit<P>, policy: &P) -> Result<(), PolicyError> {
+/// Checks a limit of `limits` against the one it relates to: of the same table, or else of the policy.
+fn check_relation<P: Limited>(limit: &Limit<P>, limits: &P, policy: &Policy) -> Result<(), PolicyError> {
     let Some(relation) = limit.relation else { return Ok(()) };
-    let Some(other) = P::limit(relation.other) else { return Ok(()) };
-    let holds = match (relation.holds, limit.measure(policy), other.measure(policy)) {
-        (Holds::Alone, ..) => !(limit.differs(policy) && other.differs(policy)),
+    match (P::limit(relation.other), Policy::limit(relation.other)) {
+        (Some(other), _) => related(limit, limits, relation, other, limits),
+        (None, Some(other)) => related(limit, limits, relation, other, policy),
+        (None, None) => Ok(()), // no row names one: a test
+    }
+}
+
+fn related<P: Limited, O: Limited>(
+    limit: &Limit<P>,
+    limits: &P,
+    relation: Relation,
+    other: &Limit<O>,
+    others: &O,
+) -> Result<(), PolicyError> {
+    let holds = match (relation.holds, limit.measure(limits), other.measure(others)) {
+        (Holds::Alone, ..) => !(limit.differs(limits) && other.differs(others)),
         (Holds::Below, Some(value), Some(other)) => value < other,
         (Holds::AtMost, Some(value), Some(other)) => value <= other,
         (Holds::AtLeast(times), Some(value), Some(other)) => value >= times.saturating_mul(other),
+        (Holds::AtMostPart(parts), Some(value), Some(other)) => value.saturating_mul(parts) <= other,
+        (Holds::BelowBy(room), Some(value), Some(other)) => value.saturating_add(room) <= other,
         (_, None, _) | (_, _, None) => true,
     };
     if holds {
@@ -298,9 +302,9 @@ fn check_relation<P: Limited>(limit: &Limit<P>, policy: &P) -> Result<(), Policy
     }
     Err(PolicyError::Conflict {
         name: limit.name,
-        value: limit.text(policy).unwrap_or_default(),
+        value: limit.text(limits).unwrap_or_default(),
         other: other.name,
-        other_value: other.text(policy).unwrap_or_default(),
+        other_value: other.text(others).unwrap_or_default(),
         remedy: relation.remedy,
     })
 }
@@ -345,8 +349,8 @@ pub struct Idle {
     pub why: &'static str,
 }
 
-/// Whether every row declares its effect on each model exactly once; evaluated at compile time.
-pub(super) const fn declares_every_model<P: 'static>(rows: &[Limit<P>]) {
+/// Asserts that every row declares its effect on each model exactly once; evaluated at compile time.
+pub const fn declares_every_model<P: 'static>(rows: &[Limit<P>]) {
     let mut row = 0;
     while row < rows.len() {
         let mut model = 0;

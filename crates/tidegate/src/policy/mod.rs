@@ -19,12 +19,11 @@ pub mod fast_path;
 pub mod limit;
 pub mod memory;
 pub mod offload;
-#[cfg(test)]
-mod page;
 pub mod pressure;
 pub mod sends;
 pub mod setting;
-mod table;
+#[doc(hidden)]
+pub mod table;
 pub mod timeouts;
 pub mod wait;
 
@@ -67,6 +66,7 @@ limits! {
 /// # Ok::<(), tidegate::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Policy, as "" of Policy, at |policy| Some(policy);
 
     parts {

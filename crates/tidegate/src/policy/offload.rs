@@ -6,6 +6,7 @@ use super::table::limits;
 limits! {
 /// The threads that run jobs sessions [offload](crate::Outbox::offload).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Offload, as "offload." of Policy, at |policy| Some(&mut policy.offload);
     parts {}
 

@@ -8,6 +8,7 @@ use super::table::limits;
 limits! {
 /// Watermarks of a connection's outbox, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OutboxMarks, as "outbox." of Policy, at |policy| Some(&mut policy.outbox);
     parts {}
 

@@ -54,7 +54,8 @@ impl Unit {
 }
 
 /// A value of a limit.
-pub(super) trait LimitValue: Sized {
+#[doc(hidden)]
+pub trait LimitValue: Sized {
     fn parse(text: &str, unit: Unit) -> Result<Self, String>;
     fn text(&self, unit: Unit) -> String;
     /// The number that ranges and relations compare, or nanoseconds. `None` is not compared.
@@ -66,7 +67,8 @@ pub(super) trait LimitValue: Sized {
 }
 
 /// A field of a policy, whatever its type.
-pub(super) trait PolicyField {
+#[doc(hidden)]
+pub trait PolicyField {
     fn read(&mut self, text: &str, unit: Unit) -> Result<(), String>;
     fn show(&self, unit: Unit) -> String;
     fn measure(&self) -> Option<u128>;
@@ -119,6 +121,7 @@ macro_rules! numbers {
 numbers! {
     usize: |n| *n as u128;
     u32: |n| u128::from(*n);
+    u64: |n| u128::from(*n);
     NonZeroUsize: |n| n.get() as u128;
     NonZeroU32: |n| u128::from(n.get());
 }

@@ -1,32 +1,43 @@
-//! The macro that declares a struct of limits (`limits!`), and the groups of models that rows refer to.
+//! The macro that declares a struct of limits (`limits!`), and the words of its rows.
+//!
+//! Public only because services declare their limits with the same macro, which expands to these names.
 
-use crate::model::Model::{self, *};
+use super::Limit;
+pub use super::limit::{Change::*, Effect::*, Holds::*, Range::*, Relation, TIME, TIME_OR_ZERO};
+pub use super::setting::{PolicyField, Unit::*};
+pub use crate::model::Model::{self, *};
 
 /// All models.
-pub(super) const EVERY: &[Model] = &Model::ALL;
+pub const EVERY: &[Model] = &Model::ALL;
+
+/// The effect of a limit that a service or layer keeps itself, whatever the model.
+pub const BY_THE_SERVICE: &[(&[Model], crate::policy::Effect)] = &[(EVERY, Kept)];
 
 /// Models with an event loop of this library.
-pub(super) const LOOPS: &[Model] =
-    &[Select, Poll, Epoll, Uring, AsyncSelect, EventSelect, Overlapped, Iocp, Rio];
+pub const LOOPS: &[Model] = &[Select, Poll, Epoll, Uring, AsyncSelect, EventSelect, Overlapped, Iocp, Rio];
 
 /// Models without one.
-pub(super) const WITHOUT_LOOP: &[Model] = &[Blocking, Pool, Tokio];
+pub const WITHOUT_LOOP: &[Model] = &[Blocking, Pool, Tokio];
 
 /// Readiness models: the kernel reports what is ready, then they receive and send.
-pub(super) const READINESS: &[Model] = &[Select, Poll, Epoll, AsyncSelect, EventSelect];
+pub const READINESS: &[Model] = &[Select, Poll, Epoll, AsyncSelect, EventSelect];
 
 /// Completion models: the kernel reports what is done.
-pub(super) const COMPLETION: &[Model] = &[Uring, Overlapped, Iocp, Rio];
+pub const COMPLETION: &[Model] = &[Uring, Overlapped, Iocp, Rio];
 
 /// Models of Windows only.
-pub(super) const WINDOWS: &[Model] = &[AsyncSelect, EventSelect, Overlapped, Iocp, Rio];
+pub const WINDOWS: &[Model] = &[AsyncSelect, EventSelect, Overlapped, Iocp, Rio];
 
 /// Defines a struct of limits with its documentation, its defaults, its setters, and its rows of the table.
 ///
-/// The struct is `non_exhaustive`, so that a new limit breaks no user: outside of the crate a value is made of a
-/// default by setters, which have the names of the fields.
+/// A value is made of the default by setters, which have the names of the fields. The structs of a policy are
+/// `non_exhaustive`, so that a new limit breaks no user.
 ///
-/// `parts` are nested structs of limits. `at` is the path to this struct in a policy.
+/// `parts` are nested structs of limits. `at` is the path to this struct in a policy. A service has a table of its own:
+/// it implements [`Limited`]($crate::policy::Limited) with `TABLE = &[Self::ROWS]`, and its rows are `on:
+/// BY_THE_SERVICE`, because the model has no part in them.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! limits {
     (
         $(#[$meta:meta])*
@@ -47,7 +58,6 @@ macro_rules! limits {
         )*
     ) => {
         $(#[$meta])*
-        #[non_exhaustive]
         pub struct $Struct {
             $( $(#[$part_meta])* pub $part: $Part, )*
             $(
@@ -91,33 +101,25 @@ macro_rules! limits {
             /// The rows of its limits.
             pub(super) const ROWS: &'static [$crate::policy::Limit<$Policy>] = {
                 #[allow(unused_imports, reason = "not every struct needs all of them")]
-                use $crate::{
-                    model::Model::*,
-                    policy::{
-                        limit::{Change::*, Effect::*, Holds::*, Range::*, Relation, TIME, TIME_OR_ZERO},
-                        setting::{PolicyField, Unit::*},
-                        table::*,
-                    },
-                };
-                &[$(
-                    $crate::policy::Limit {
-                        option: $option,
-                        unit: $unit,
-                        range: $range,
-                        change: $change,
-                        on: $on,
-                        $($key: $value,)*
-                        ..$crate::policy::Limit::base(
-                            concat!($prefix, stringify!($field)),
-                            $what,
-                            $cost,
-                            |$policy| {
-                                let part: Option<&mut $Struct> = $at;
-                                part.map(|part| &mut part.$field as &mut dyn PolicyField)
-                            },
-                        )
-                    }
-                ),*]
+                use $crate::policy::table::*;
+                &[$({
+                    let mut row = $crate::policy::table::row::<$Policy>(
+                        concat!($prefix, stringify!($field)),
+                        $what,
+                        $cost,
+                        |$policy| {
+                            let part: Option<&mut $Struct> = $at;
+                            part.map(|part| &mut part.$field as &mut dyn PolicyField)
+                        },
+                    );
+                    row.option = $option;
+                    row.unit = $unit;
+                    row.range = $range;
+                    row.change = $change;
+                    row.on = $on;
+                    $(row.$key = $value;)*
+                    row
+                }),*]
             };
         }
 
@@ -126,3 +128,28 @@ macro_rules! limits {
 }
 
 pub(super) use limits;
+
+/// A row with the usual values; `limits!` sets the rest.
+pub const fn row<P: 'static>(
+    name: &'static str,
+    what: &'static str,
+    cost: &'static str,
+    field: fn(&mut P) -> Option<&mut dyn PolicyField>,
+) -> Limit<P> {
+    Limit {
+        name,
+        what,
+        cost,
+        option: None,
+        unit: Count,
+        range: Any,
+        change: Live,
+        on: &[],
+        default_note: None,
+        relation: None,
+        needs: None,
+        with: None,
+        unix_socket: None,
+        field,
+    }
+}

@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use super::Policy;
-use super::limit::{Change, Effect, Limit, TIME};
+use super::limit::{Effect, Limit, TIME};
 use super::setting::{PolicyField, Unit};
-use super::table::EVERY;
+use super::table::{EVERY, row};
 use crate::types::CloseReason;
 
 /// The minimum rate of a peer in the middle of a message.
@@ -42,19 +42,19 @@ impl MinRate {
     }
 
     /// The row of its grace. That of the rate is [`Policy::min_rate`].
-    pub(super) const ROWS: &'static [Limit<Policy>] = &[Limit {
-        option: Some("min-rate-grace"),
-        unit: Unit::Time,
-        range: TIME,
-        change: Change::Live,
-        on: &[(EVERY, Effect::Kept)],
-        needs: Some(("min_rate", "1")),
-        ..Limit::base(
+    pub(super) const ROWS: &'static [Limit<Policy>] = &[{
+        let mut grace = row::<Policy>(
             "min_rate.grace",
             "How long a peer may be below the minimum rate",
             "a trickling peer is disconnected that much later",
             |policy| policy.min_rate.as_mut().map(|rate| &mut rate.grace as &mut dyn PolicyField),
-        )
+        );
+        grace.option = Some("min-rate-grace");
+        grace.unit = Unit::Time;
+        grace.range = TIME;
+        grace.on = &[(EVERY, Effect::Kept)];
+        grace.needs = Some(("min_rate", "1"));
+        grace
     }];
 
     /// The time at which a peer that was due at `due` (`None`: begins now) exceeds its grace, after `bytes` more were

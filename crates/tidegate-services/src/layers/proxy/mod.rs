@@ -19,57 +19,50 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tidegate::{Dial, Origin, Peer, Policy, Refusal, Service};
+use tidegate::policy::{Limit, Limited};
+use tidegate::{Dial, Origin, Peer, Policy, PolicyError, Refusal, Service};
 
 pub use session::ProxyHeaderSession;
 
+tidegate::limits! {
 /// Limits of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProxyLimits {
-    /// Bytes of a version 2 header, including TLVs. Default 4 KiB. One of version 1 has at most 107.
-    ///
-    /// An unfinished header is input the session leaves, so this must not be above
-    /// [`Policy::input_bytes`](tidegate::Policy::input_bytes).
-    pub header_bytes: usize,
-    /// Time from the first byte of an incomplete header to its last; then the connection is reset. `None` waits
-    /// forever. Default 5 s; below 3 s one lost packet can exceed it (section 2).
-    ///
-    /// The time limit of the first byte is [`Policy::first_byte_timeout`](tidegate::Policy::first_byte_timeout).
-    pub header_timeout: Option<Duration>,
-}
+pub struct ProxyLimits, as "proxy_protocol." of ProxyLimits, at |limits| Some(limits);
+    parts {}
 
-impl Default for ProxyLimits {
-    fn default() -> Self {
-        Self { header_bytes: 4096, header_timeout: Some(Duration::from_secs(5)) }
+    /// The minimum is the fixed part and the longest addresses, those of Unix sockets.
+    header_bytes: usize = 4096 => {
+        what: "Largest PROXY header of version 2, with its TLVs (one of version 1 has at most 107 bytes); more is reset",
+        cost: "input for each connection that holds a partial header",
+        option: Some("proxy-header-bytes"),
+        unit: Bytes,
+        range: Within(16 + 216, 1 << 20),
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        default_note: Some("4KiB, at most input-bytes"),
+        relation: Some(Relation {
+            holds: AtMost,
+            other: "input_bytes",
+            remedy: "an unfinished header is unconsumed input; lower `proxy_protocol.header_bytes` or raise `input_bytes`",
+        }),
+        with: Some("proxy_protocol"),
+    }
+    /// From the first byte of a header to its last. `None` waits forever. The time limit of the first byte is
+    /// [`Policy::first_byte_timeout`](tidegate::Policy::first_byte_timeout).
+    header_timeout: Option<Duration> = Some(Duration::from_secs(5)) => {
+        what: "Time limit of an incomplete PROXY header, or none; then the connection is reset",
+        cost: "below 3s one lost packet can exceed it (section 2 of the protocol)",
+        option: Some("proxy-header-timeout"),
+        unit: Time,
+        range: TIME,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        with: Some("proxy_protocol"),
     }
 }
 
-/// Minimum of [`ProxyLimits::header_bytes`]: the fixed part and the longest addresses, those of Unix sockets.
-const LEAST_HEADER_BYTES: usize = 16 + 216;
-
-/// Invalid limits.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProxyLimitsError {
-    /// The policy would reset a connection with an unfinished header.
-    #[error(
-        "header_bytes ({header_bytes}) contradicts input_bytes ({input_bytes}): \
-         an unfinished header is unconsumed input; lower header_bytes or raise input_bytes"
-    )]
-    HeaderAboveInput {
-        /// [`ProxyLimits::header_bytes`].
-        header_bytes: usize,
-        /// [`Policy::input_bytes`].
-        input_bytes: usize,
-    },
-    /// Not every header without TLVs fits.
-    #[error(
-        "header_bytes is {0}; it must be at least {LEAST_HEADER_BYTES}, which headers without TLVs may have"
-    )]
-    HeaderTooSmall(usize),
-    /// Every header would time out.
-    #[error("header_timeout is zero; it must be longer than zero, or none at all")]
-    NoTime,
+impl Limited for ProxyLimits {
+    const TABLE: &'static [&'static [Limit<Self>]] = &[Self::ROWS];
 }
 
 impl ProxyLimits {
@@ -77,18 +70,8 @@ impl ProxyLimits {
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.
-    pub fn check(&self, policy: &Policy) -> Result<(), ProxyLimitsError> {
-        let (header_bytes, input_bytes) = (self.header_bytes, policy.input_bytes);
-        if header_bytes < LEAST_HEADER_BYTES {
-            return Err(ProxyLimitsError::HeaderTooSmall(header_bytes));
-        }
-        if header_bytes > input_bytes {
-            return Err(ProxyLimitsError::HeaderAboveInput { header_bytes, input_bytes });
-        }
-        if self.header_timeout.is_some_and(|limit| limit.is_zero()) {
-            return Err(ProxyLimitsError::NoTime);
-        }
-        Ok(())
+    pub fn check(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.check_under(policy)
     }
 }
 
@@ -166,7 +149,7 @@ struct ProxyProtocolShared<S> {
 /// let service = ProxyProtocol::new(Echo, limits);
 /// let faults = service.faults();
 /// # let _ = (tidegate::Server::new(service), faults);
-/// # Ok::<(), tidegate_services::layers::ProxyLimitsError>(())
+/// # Ok::<(), tidegate::PolicyError>(())
 /// ```
 #[derive(Debug)]
 pub struct ProxyProtocol<S>(Arc<ProxyProtocolShared<S>>);
