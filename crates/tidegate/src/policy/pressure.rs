@@ -82,6 +82,22 @@ impl Pressure {
     }
 }
 
+/// When connections were last closed for lack of memory, by any of the threads that share this.
+#[derive(Debug, Default)]
+pub struct LastShed(Option<Instant>);
+
+impl LastShed {
+    /// Whether a thread that is to close connections ([`Relief::Shed`]) may have it done now: one batch for all of
+    /// them in each [`SHED_EVERY`].
+    pub fn claim(&mut self, now: Instant) -> bool {
+        let is_due = self.0.is_none_or(|last| now >= last + SHED_EVERY);
+        if is_due {
+            self.0 = Some(now);
+        }
+        is_due
+    }
+}
+
 /// State of a connection that may have to be closed.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<T> {

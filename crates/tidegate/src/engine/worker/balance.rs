@@ -4,12 +4,14 @@
 //! that is another thread. A place is taken there first, so that no limit is exceeded; and a thread that is expecting
 //! a connection does not end, so that none is lost.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use super::{Command, CommandQueue};
 use crate::policy::accept::{ThreadLoad, assignee, lead};
+use crate::policy::pressure::LastShed;
 
 /// Connections that may be on their way to a thread. One that does not take them in is left alone.
 const MOST_EXPECTED: u64 = 1024;
@@ -63,6 +65,8 @@ pub(crate) struct ThreadBalance {
     /// Threads that were started, in order, and those of them that have ended.
     started: AtomicUsize,
     gone: AtomicUsize,
+    /// Rarely looked at: only while memory has lacked for long.
+    last_shed: Mutex<LastShed>,
 }
 
 impl ThreadBalance {
@@ -74,6 +78,7 @@ impl ThreadBalance {
             command_queues: command_queues.into(),
             started: AtomicUsize::new(started),
             gone: AtomicUsize::new(0),
+            last_shed: Mutex::default(),
         }
     }
 
@@ -112,6 +117,11 @@ impl ThreadBalance {
         for (_, command_queue) in all.filter(|(index, _)| *index != mine) {
             let _ = command_queue.push(command()); // a thread that has stopped has nothing to do
         }
+    }
+
+    /// Whether a thread that lacks memory may have all of them close connections now.
+    pub(in crate::engine) fn claim_shed(&self, now: Instant) -> bool {
+        self.last_shed.lock().unwrap_or_else(PoisonError::into_inner).claim(now)
     }
 
     /// A thread may have this many connections open, and is given some by others while it has fewer than `takes`.

@@ -1,5 +1,8 @@
 //! What an event loop does between its events, the same whatever it waits with: commands, timers, places.
 
+#[cfg(all(test, unix, not(tidegate_loom)))]
+mod tests;
+
 use std::io;
 use std::sync::Arc;
 

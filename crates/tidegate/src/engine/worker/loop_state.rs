@@ -441,7 +441,10 @@ impl LoopState {
     /// What to do about sends and receives that have failed for lack of memory. While they do, accepting pauses.
     pub(in crate::engine) fn look_at_pressure(&mut self) -> Relief {
         let WorkerContext { counters, policy, .. } = &self.worker;
-        self.pause.relieve(|of| of(counters), policy, self.now)
+        match self.pause.relieve(|of| of(counters), policy, self.now) {
+            Relief::Shed if !self.worker.balance.claim_shed(self.now) => Relief::Shrink,
+            relief => relief,
+        }
     }
 
     /// A connection is gone: what accepting rested for may be there again.
