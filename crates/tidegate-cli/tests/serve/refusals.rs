@@ -86,7 +86,7 @@ fn limits_that_contradict_each_other() {
     refused(
         &head,
         2,
-        &["--head-bytes (131072)", "--input-bytes (65536)", "lower --head-bytes or raise --input-bytes"],
+        &["--head-bytes (128KiB)", "--input-bytes (64KiB)", "lower --head-bytes or raise --input-bytes"],
     );
     let threads = serve(&["http", "--threads", "8", "--max-connections", "4"]);
     refused(&threads, 2, &["--threads (8)", "--max-connections (4)"]);
@@ -97,7 +97,13 @@ fn values_that_are_none() {
     refused(&serve(&["http", "--buffer-bytes", "5000"]), 2, &["'5000'", "--buffer-bytes", "multiple of"]);
     refused(&serve(&["http", "--buffer-bytes", "much"]), 2, &["--buffer-bytes", "16KiB"]);
     refused(&serve(&["http", "--idle-timeout", "30x"]), 2, &["--idle-timeout", "'30x'", "write 10s"]);
-    refused(&serve(&["http", "--request-timeout", "0s"]), 2, &["--request-timeout is zero"]);
+    refused(
+        &serve(&["http", "--request-timeout", "0s"]),
+        2,
+        &["'0s'", "--request-timeout", "longer than zero"],
+    );
+    refused(&serve(&["http", "--proxy-header-bytes", "1KiB"]), 2, &["--proxy-protocol"]);
+    refused(&serve(&["http", "--tls-handshake-timeout", "1s"]), 2, &["--tls-cert"]);
     refused(&serve(&["http", "--linger-timeout", "none"]), 2, &["--linger-timeout"]);
     refused(&serve(&["http", "--threads", "0"]), 2, &["--threads"]);
     refused(&serve(&["http", "--cpus", "99999"]), 2, &["no processor 99999", "may use"]);
