@@ -211,8 +211,10 @@ fn what_makes_no_sense_is_said_before_anything_starts() {
         (&["serve", "chat", "--waiting-bytes", "1MiB"], "--nats"),
         (&["serve", "chat", "--behind-bytes", "1KiB"], "lower --history-bytes"),
         (&["serve", "chat", "--behind-bytes", "8KiB", "--history-bytes", "1KiB"], "ten longest lines"),
-        (&["serve", "chat", "--line-bytes", "8KiB", "--input-bytes", "4096"], "raise --input-bytes"),
+        (&["serve", "chat", "--line-bytes", "100KiB", "--input-bytes", "64KiB"], "raise --input-bytes"),
         (&["serve", "echo", "--message-bytes", "1KiB"], "--websocket"),
+        (&["serve", "echo", "--proxy-header-bytes", "1KiB"], "--proxy-protocol"),
+        (&["serve", "echo", "--tls-handshake-timeout", "1s"], "--tls-cert"),
     ] {
         let outcome = run(&mut tidegate(args));
         assert_eq!(outcome.code, Some(2), "{args:?}: {}", outcome.stderr);

@@ -102,8 +102,6 @@ fn values_that_are_none() {
         2,
         &["'0s'", "--request-timeout", "longer than zero"],
     );
-    refused(&serve(&["http", "--proxy-header-bytes", "1KiB"]), 2, &["--proxy-protocol"]);
-    refused(&serve(&["http", "--tls-handshake-timeout", "1s"]), 2, &["--tls-cert"]);
     refused(&serve(&["http", "--linger-timeout", "none"]), 2, &["--linger-timeout"]);
     refused(&serve(&["http", "--threads", "0"]), 2, &["--threads"]);
     refused(&serve(&["http", "--cpus", "99999"]), 2, &["no processor 99999", "may use"]);

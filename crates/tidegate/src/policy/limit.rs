@@ -1,7 +1,7 @@
 //! The description of a limit: one row of the table from which defaults, checks, options, keys, pages and errors are
 //! made.
 //!
-//! The rows are declared with the fields, in the `limits!` of each struct ([`Policy`](super::Policy),
+//! The rows are declared with the fields, in the `limits!` of each struct ([`Policy`],
 //! [`Accept`](super::Accept), …): a new limit is one entry there, and the compiler demands every part of it, including
 //! its effect on every model.
 

@@ -84,15 +84,17 @@ macro_rules! limits {
             $(
                 #[doc = concat!("Sets [`", stringify!($part), "`](#structfield.", stringify!($part), ").")]
                 #[must_use]
-                pub fn $part(self, $part: $Part) -> Self {
-                    Self { $part, ..self }
+                pub fn $part(mut self, $part: $Part) -> Self {
+                    self.$part = $part;
+                    self
                 }
             )*
             $(
                 #[doc = concat!("Sets [`", stringify!($field), "`](#structfield.", stringify!($field), ").")]
                 #[must_use]
-                pub fn $field(self, $field: $type) -> Self {
-                    Self { $field, ..self }
+                pub fn $field(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
                 }
             )*
         }
