@@ -93,8 +93,8 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
             remedy: "a newcomer would be cut off by more than half of it; lower `history_bytes` or raise `behind_bytes`",
         }),
     }
-    /// Such a member is reset. The kernel's buffers come on top. Members share the memory of a message; each costs about
-    /// 40 bytes for it.
+    /// Such a member is reset. The kernel's buffers come on top. Members share the memory of a message; each costs
+    /// about 40 bytes for it.
     behind_bytes: usize = 256 * 1024 => {
         what: "Unsent output above which a member is disconnected",
         cost: "this much memory for each member that reads slowly",
@@ -119,7 +119,8 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
         change: Fixed,
         on: BY_THE_SERVICE,
     }
-    /// Where rooms are federated ([`Chat::federated`](super::Chat::federated)). Each event counts as its text and 32 bytes.
+    /// Where rooms are federated ([`Chat::federated`](super::Chat::federated)). Each event counts as its text and 32
+    /// bytes.
     waiting_bytes: usize = 64 * 1024 => {
         what: "Bytes queued per room for the broker; more is refused",
         cost: "this much memory for each room",

@@ -1,5 +1,5 @@
-//! What is kept of freed memory: that of a batch, for the next one. That of a crowd is given back to the system when the
-//! crowd has left.
+//! What is kept of freed memory: that of a batch, for the next one. That of a crowd is given back to the system when
+//! the crowd has left.
 //!
 //! Allocators keep what is freed, and give back only what lies at the end of a heap. The buffers of a crowd grow side
 //! by side, so one small thing that stays keeps all that was freed before it.
