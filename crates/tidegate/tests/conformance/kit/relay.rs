@@ -120,7 +120,12 @@ impl Call {
             return reset(&inner);
         }
         let (reader, writer) = self.rings.sides(LinkEnd::Dialler);
-        let both = Arc::new(Both { tcp: self.tcp, inner, over: AtomicBool::new(false) });
+        let both = Arc::new(Both {
+            tcp: self.tcp,
+            inner,
+            over: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+        });
         let its = both.clone();
         let up = move || its.up(writer);
         std::thread::Builder::new().stack_size(128 * 1024).spawn(up).expect("a thread");
@@ -133,6 +138,8 @@ struct Both {
     inner: TcpStream,
     /// The server reads no more.
     over: AtomicBool,
+    /// The case has had all that the server sent.
+    finished: AtomicBool,
 }
 
 impl Both {
@@ -145,6 +152,9 @@ impl Both {
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => return self.give_up(&mut writer),
             };
+            if n == 0 && self.was_reset() {
+                return self.give_up(&mut writer);
+            }
             if n == 0 {
                 if writer.end(Ended::Finished) {
                     self.ring();
@@ -174,6 +184,13 @@ impl Both {
                 }
             }
         }
+    }
+
+    /// Whether a read that returned nothing means a reset: its error is reported once, and the other thread's write may
+    /// have had it. A connection that is no more has no peer; so has one that both sides have finished, but then that
+    /// thread wrote nothing any more.
+    fn was_reset(&self) -> bool {
+        !self.finished.load(SeqCst) && self.inner.peer_addr().is_err()
     }
 
     /// The case has reset its end.
@@ -211,16 +228,20 @@ impl Both {
                 Ended::Finished if cut => return self.cut_off(),
                 Ended::Gone => {
                     self.over.store(true, SeqCst);
-                    let _ = self.inner.shutdown(Shutdown::Write); // it may have gone, too
-                    return;
+                    return self.finish();
                 }
-                Ended::Finished => _ = self.inner.shutdown(Shutdown::Write),
+                Ended::Finished => self.finish(),
                 Ended::No => {}
             }
             if ended == Ended::Finished || reader.prepare_sleep().expect("a sound ring") {
                 cut = !matches!((&self.tcp).read(&mut [0; 64]), Ok(1..));
             }
         }
+    }
+
+    fn finish(&self) {
+        self.finished.store(true, SeqCst);
+        let _ = self.inner.shutdown(Shutdown::Write); // it may have gone, too
     }
 
     fn cut_off(&self) {
