@@ -58,6 +58,7 @@ cases! {
     a_successor_takes_the_listener,
     a_trickling_peer_is_cut_off,
     #[cfg(unix)] a_unix_socket_is_as_good,
+    a_wait_brings_a_bounded_batch,
     accepts_may_be_posted_singly,
     an_abort_reaches_the_peer_as_a_reset,
     an_address_is_there_for_who_asks,

@@ -140,7 +140,11 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     pub(in crate::engine) fn is_over(&self) -> bool {
         let may_accept = || !self.loop_state.out_of_time() && (self.accepts.are_posted() || self.is_owed());
         let idle = self.loop_state.stop_at.is_some() && self.table.is_empty() && self.closing.is_empty();
-        idle && self.leaving == 0 && !may_accept() && self.loop_state.may_leave()
+        // A batch that was full may have left a connection that was accepted.
+        idle && self.leaving == 0
+            && !may_accept()
+            && !self.loop_state.was_full()
+            && self.loop_state.may_leave()
     }
 
     /// Waits once, and does what follows.
@@ -151,7 +155,8 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is
         // over. But while accepting rests, because there are no descriptors, it cannot go on either.
         let idle = self.table.is_empty() && self.closing.is_empty() && !self.loop_state.is_resting();
-        let ends = self.loop_state.stop_at.is_some() && (self.accepts.stopping || idle);
+        let looks = self.accepts.stopping || self.loop_state.was_full();
+        let ends = self.loop_state.stop_at.is_some() && (looks || idle);
         let limit = self.loop_state.rest(ends, || self.port.now());
         let pause = self.loop_state.coalesce(limit, self.sends > 0, || self.port.now());
         let waited = if pause.is_zero() { self.port.wait(limit) } else { self.port.wait_later(pause, limit) };
@@ -166,7 +171,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     fn send_before_pause(&mut self) {
         if self.loop_state.is_pausing() && self.port.submit().is_ok() {
             let (events, _) = self.look_at_completions();
-            self.loop_state.worker.counters.events.add(events as u64);
+            self.loop_state.looked_again(events);
         }
     }
 

@@ -154,6 +154,9 @@ pub(crate) struct Uring {
     hands_on: bool,
     /// Whether accepts are for ordinary descriptors while there are some: those can always be handed on.
     plain_first: bool,
+    /// Completions of the kernel in a batch at most, and those of this one so far.
+    most: usize,
+    taken: usize,
     /// Connections through shared memory.
     sharing: Sharing,
 }
@@ -200,6 +203,8 @@ impl CompletionDriver for Uring {
             installs: true,
             hands_on,
             plain_first: setup.partners && !hands_on,
+            most: policy.events_per_wait,
+            taken: 0,
             sharing: Sharing::new(setup)?,
         };
         Ok((new, setup.share.min(slots + setup.descriptors)))
@@ -518,12 +523,18 @@ impl CompletionDriver for Uring {
             if let Some(completion) = self.sharing.next() {
                 return Some(completion);
             }
-            match self.ring.next_completion() {
+            // Completions that are left in the queue end the next wait at once.
+            let raw = if self.taken < self.most { self.ring.next_completion() } else { None };
+            match raw {
                 Some(raw) => break raw,
-                None if self.ring.has_requests() || !self.sharing.look_after() => return None,
-                None => {}
+                None if !self.ring.has_requests() && self.sharing.look_after() => {}
+                None => {
+                    self.taken = 0;
+                    return None;
+                }
             }
         };
+        self.taken += 1;
         self.sharing.reported();
         let token = Token::from_u64(raw.key & ((1 << KIND_SHIFT) - 1));
         Some(match raw.key >> KIND_SHIFT {

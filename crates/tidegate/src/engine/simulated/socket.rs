@@ -347,6 +347,9 @@ impl World {
     /// The loop gives a connection up: it counts what it has and did not take in its turn.
     pub(super) fn gives_up(&mut self, id: usize) {
         self.take_rest();
+        if self.sockets[id].server != SocketState::Open {
+            return; // it was given up before; what came back since is of no connection
+        }
         let [received, sent] = &mut self.sockets[id].order;
         let left: Vec<_> = received.abandon().chain(sent.abandon()).filter(|taken| !taken.short).collect();
         for Taken { direction, bytes, .. } in left {

@@ -245,14 +245,24 @@ impl LoopState {
     /// Notes how many events the wake-up brought, and of how many connections they are.
     pub(in crate::engine) fn batch(&mut self, events: usize, connections: usize) {
         self.coalescing.looked(self.now, connections);
-        self.full = events >= self.worker.policy.events_per_wait;
-        if events == 0 {
-            return;
+        self.full = false;
+        if events > 0 {
+            self.active = self.now;
+            self.looked_again(events);
         }
-        self.active = self.now;
+    }
+
+    /// Notes how many events a look brought that was no wake-up.
+    pub(in crate::engine) fn looked_again(&mut self, events: usize) {
+        self.full |= events >= self.worker.policy.events_per_wait;
         let counters = &self.worker.counters;
         counters.events.add(events as u64);
         counters.largest_batch.at_least(events as u64);
+    }
+
+    /// Whether the last batch was as large as one may be, so that there may be more.
+    pub(in crate::engine) fn was_full(&self) -> bool {
+        self.full
     }
 
     /// Fills `fired` with the places whose deadline may have passed.

@@ -43,6 +43,8 @@ impl CompletionDriver for SimPort {
             table: Vec::new(),
             free: Vec::new(),
             completed: VecDeque::new(),
+            most: setup.policy.events_per_wait,
+            brought: 0,
             closing: Vec::new(),
             buffers: pool,
             pool,
@@ -144,11 +146,8 @@ impl CompletionDriver for SimPort {
         self.start_receive(token, sequence, socket, Receives::Polls);
     }
 
-    fn stop_receiving(&mut self, token: Token, _: &Self::Socket) {
-        if let Some(operation) = self.operation(token) {
-            let id = operation.meant;
-            with(|world| world.sockets[id].flying.stopping = true);
-        }
+    fn stop_receiving(&mut self, token: Token, socket: &Slot) {
+        with(|world| world.sockets[socket.id].flying.stopping = true);
         self.submissions.push(Submission::StopReceiving(token));
     }
 
@@ -322,7 +321,9 @@ impl CompletionDriver for SimPort {
             if world.chance(world.moods.sudden) {
                 self.work(world);
             }
-            let (id, completion) = self.completed.pop_front()?;
+            let next = if self.brought < self.most { self.completed.pop_front() } else { None };
+            self.brought = if next.is_some() { self.brought + 1 } else { 0 };
+            let (id, completion) = next?;
             self.note_taken(world, id, &completion);
             Some(completion)
         })

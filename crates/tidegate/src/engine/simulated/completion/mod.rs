@@ -131,6 +131,9 @@ pub(super) struct SimPort {
     table: Vec<Option<usize>>,
     free: Vec<usize>,
     completed: VecDeque<Completed>,
+    /// Completions of a batch at most, and those of this one so far.
+    most: usize,
+    brought: usize,
     /// Sockets that were closed while something was in flight on them.
     closing: Vec<usize>,
     /// Buffers of the pool that are free, and how many there are.

@@ -100,17 +100,6 @@ impl SimPort {
         });
     }
 
-    pub(super) fn operation(&self, token: Token) -> Option<&Operation> {
-        let asked = self.submissions.iter().filter_map(|submission| match submission {
-            Submission::Start(operation) => Some(operation),
-            _ => None,
-        });
-        self.operations
-            .iter()
-            .chain(asked)
-            .find(|operation| operation.token == token && matches!(operation.kind, OperationKind::Receive(_)))
-    }
-
     pub(super) fn hand_over(&mut self, world: &mut World) {
         for submission in std::mem::take(&mut self.submissions) {
             world.note(|| format!("  handed over: {submission:?}"));
