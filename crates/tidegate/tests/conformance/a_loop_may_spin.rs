@@ -1,10 +1,13 @@
 //! [`Policy::wait`]: a loop that spins serves, keeps time, takes mail and stops like one that sleeps; spinning for a
-//! time ends.
+//! time ends. More connections than it serves in one go get their turns, too.
 
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use tidegate::Model;
 use tidegate::policy::Wait;
+use tidegate::{Consumed, Flow, Model, Outbox, Session};
 
 use crate::kit::{self, Echo};
 
@@ -32,4 +35,41 @@ fn case(model: Model) {
         }
         kit::finish(server);
     }
+    many_at_once(model);
+}
+
+/// More than a loop serves before it asks the kernel again.
+const MANY: usize = 300;
+
+/// Echoes, but a `h` holds the thread up until the gate is open.
+struct Gated(Arc<AtomicBool>);
+
+impl Session for Gated {
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        if input.contains(&b'h') {
+            kit::until("the gate is open", || self.0.load(SeqCst));
+        }
+        out.write(input);
+        Consumed::all(input).then(Flow::Continue)
+    }
+}
+
+/// All have something to say when the thread looks at them next.
+fn many_at_once(model: Model) {
+    let Some(policy) = kit::kept_by(model, kit::with_threads(model, 1).wait(Wait::Spin), "wait") else { return };
+    let gate = Arc::new(AtomicBool::new(false));
+    let its = gate.clone();
+    let server = kit::serve(model, policy, kit::sessions(move || Gated(its.clone())));
+    let mut streams: Vec<_> = (0..MANY).map(|_| kit::connect(server.local_addr())).collect();
+    streams.iter_mut().for_each(|stream| kit::exchange(stream, b"?"));
+    for (n, stream) in streams.iter_mut().enumerate() {
+        stream.write_all(if n == 0 { b"h" } else { b"!" }).expect("send");
+    }
+    kit::measure_for(Duration::from_millis(100)); // the last of them is on its way
+    gate.store(true, SeqCst);
+    for (n, stream) in streams.iter_mut().enumerate() {
+        assert_eq!(kit::hear(stream, 1), if n == 0 { b"h" } else { b"!" });
+    }
+    drop(streams);
+    kit::finish(server);
 }

@@ -226,10 +226,11 @@ impl Sharing {
         self.reported += 1;
     }
 
-    /// While the thread only spins, looks for the next turns. Whether there is one.
+    /// While the thread only spins, looks for the next turns. Whether [`next`](Self::next) has one.
     #[inline]
     pub(super) fn look_after(&mut self) -> bool {
-        if self.turns == 0 || self.reported > 0 {
+        // Who is ready beyond the bound waits until the kernel has been asked.
+        if self.turns == 0 || self.turns >= MOST_TURNS || self.reported > 0 {
             return false;
         }
         self.rings.look_after(self.turns, |socket, how| Some(socket.look(how)));
