@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use tidegate::policy::Wait;
-use tidegate::{Consumed, Flow, Model, Outbox, Session};
+use tidegate::{Consumed, Model, Outbox, Session};
 
 use crate::kit::{self, Echo};
 
@@ -50,7 +50,7 @@ impl Session for Gated {
             kit::until("the gate is open", || self.0.load(SeqCst));
         }
         out.write(input);
-        Consumed::all(input).then(Flow::Continue)
+        Consumed::all(input)
     }
 }
 
