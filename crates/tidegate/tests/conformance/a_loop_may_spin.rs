@@ -38,8 +38,9 @@ fn case(model: Model) {
     many_at_once(model);
 }
 
-/// More than a loop serves before it asks the kernel again.
-const MANY: usize = 300;
+/// More than a loop serves before it asks the kernel again. On Windows some models have a thread for each 62
+/// connections, and all of them would spin: there it is one such thread.
+const MANY: usize = if cfg!(windows) { 60 } else { 300 };
 
 /// Echoes, but a `h` holds the thread up until the gate is open.
 struct Gated(Arc<AtomicBool>);

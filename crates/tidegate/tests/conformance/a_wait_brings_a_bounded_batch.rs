@@ -27,7 +27,7 @@ fn case(model: Model) {
     let policy = kit::policy(model).events_per_wait(LIMIT);
     let grows = matches!(model, Model::EventSelect | Model::Overlapped);
     let policy = if grows { policy } else { policy.threads(NonZeroUsize::new(1)) };
-    let server = kit::serve(model, policy, kit::sessions(move || Held(holder.clone())));
+    let server = kit::serve(model, policy, kit::sessions(move || Gated(holder.clone())));
 
     let mut streams: Vec<_> = (0..CLIENTS).map(|_| kit::connect(server.local_addr())).collect();
     streams.iter_mut().for_each(|stream| kit::exchange(stream, ECHO));
@@ -57,9 +57,9 @@ struct Holder {
 }
 
 /// Echoes; for a byte that asks for it, keeps its thread until the case lets it go on.
-struct Held(Arc<Holder>);
+struct Gated(Arc<Holder>);
 
-impl Session for Held {
+impl Session for Gated {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         if input == HOLD {
             self.0.holding.lock().expect("one at a time").send(()).expect("the case waits for it");
