@@ -104,16 +104,19 @@ impl<K: Clone> AwakeLinks<K> {
         WaitMode::Wait(Some(Duration::ZERO))
     }
 
-    /// So many turns were taken, and nothing is ready: if the loop only spins, looks for the next ones at once.
+    /// So many turns were taken: if the loop only spins, and may take more before it looks after the rest, looks for the
+    /// next ones at once. Returns whether there are any; otherwise the batch ends.
     #[inline]
     pub(in crate::engine) fn look_after(
         &mut self,
         turns: usize,
         mut look: impl FnMut(&K, Look) -> Option<Readiness>,
-    ) {
-        if turns < self.turns {
-            self.spin(&mut look);
+    ) -> bool {
+        if turns >= self.turns {
+            return false;
         }
+        self.spin(&mut look);
+        !self.ready.is_empty()
     }
 
     /// Looks until something is ready, or for long enough.
@@ -142,5 +145,32 @@ impl<K: Clone> AwakeLinks<K> {
             }
             how.keeps_awake(sees)
         });
+    }
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use super::*;
+
+    /// A loop that spins, and has looked at so many connections, all of which are ready.
+    fn spinning(connections: usize) -> AwakeLinks<usize> {
+        let mut links = AwakeLinks::default();
+        (0..connections).for_each(|key| links.wake(key));
+        let mode = links.before(Some(Duration::ZERO), false, Instant::now(), look);
+        assert_eq!((mode, links.ready.len()), (WaitMode::Wait(Some(Duration::ZERO)), connections));
+        links
+    }
+
+    fn look(_: &usize, _: Look) -> Option<Readiness> {
+        Some(Readiness { readable: true, writable: false })
+    }
+
+    #[test]
+    fn a_batch_ends_after_its_turns_though_more_are_ready() {
+        let mut links = spinning(300);
+        assert!(links.look_after(TURNS - 1, look));
+        assert!(!links.look_after(TURNS, look));
+        assert!(!links.look_after(256, look));
+        assert!(!links.ready.is_empty(), "they have their turns in the next batch");
     }
 }

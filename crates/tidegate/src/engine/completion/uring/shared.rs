@@ -229,12 +229,10 @@ impl Sharing {
     /// While the thread only spins, looks for the next turns. Whether [`next`](Self::next) has one.
     #[inline]
     pub(super) fn look_after(&mut self) -> bool {
-        // Who is ready beyond the bound waits until the kernel has been asked.
-        if self.turns == 0 || self.turns >= MOST_TURNS || self.reported > 0 {
+        if self.turns == 0 || self.reported > 0 {
             return false;
         }
-        self.rings.look_after(self.turns, |socket, how| Some(socket.look(how)));
-        !self.rings.ready.is_empty()
+        self.rings.look_after(self.turns, |socket, how| Some(socket.look(how)))
     }
 
     /// What has completed next.
