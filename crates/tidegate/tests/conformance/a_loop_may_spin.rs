@@ -2,14 +2,12 @@
 //! time ends. More connections than it serves in one go get their turns, too.
 
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
+use tidegate::Model;
 use tidegate::policy::Wait;
-use tidegate::{Consumed, Model, Outbox, Session};
 
-use crate::kit::{self, Echo};
+use crate::kit::{self, Echo, Gated};
 
 on_every_model!(case);
 
@@ -42,35 +40,20 @@ fn case(model: Model) {
 /// connections, and all of them would spin: there it is one such thread.
 const MANY: usize = if cfg!(windows) { 60 } else { 300 };
 
-/// Echoes, but a `h` holds the thread up until the gate is open.
-struct Gated(Arc<AtomicBool>);
-
-impl Session for Gated {
-    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        if input.contains(&b'h') {
-            kit::until("the gate is open", || self.0.load(SeqCst));
-        }
-        out.write(input);
-        Consumed::all(input)
-    }
-}
-
 /// All have something to say when the thread looks at them next.
 fn many_at_once(model: Model) {
     let Some(policy) = kit::kept_by(model, kit::with_threads(model, 1).wait(Wait::Spin), "wait") else { return };
-    let gate = Arc::new(AtomicBool::new(false));
-    let its = gate.clone();
-    let server = kit::serve(model, policy, kit::sessions(move || Gated(its.clone())));
+    let (service, gate) = Gated::service();
+    let server = kit::serve(model, policy, service);
     let mut streams: Vec<_> = (0..MANY).map(|_| kit::connect(server.local_addr())).collect();
     streams.iter_mut().for_each(|stream| kit::exchange(stream, b"?"));
-    for (n, stream) in streams.iter_mut().enumerate() {
-        stream.write_all(if n == 0 { b"h" } else { b"!" }).expect("send");
-    }
+    let (first, others) = streams.split_first_mut().expect("some");
+    gate.hold(first);
+    others.iter_mut().for_each(|stream| stream.write_all(b"!").expect("send"));
     kit::measure_for(Duration::from_millis(100)); // the last of them is on its way
-    gate.store(true, SeqCst);
-    for (n, stream) in streams.iter_mut().enumerate() {
-        assert_eq!(kit::hear(stream, 1), if n == 0 { b"h" } else { b"!" });
-    }
+    gate.open();
+    assert_eq!(kit::hear(first, 1), Gated::HOLD);
+    others.iter_mut().for_each(|stream| assert_eq!(kit::hear(stream, 1), b"!"));
     drop(streams);
     kit::finish(server);
 }

@@ -1,6 +1,9 @@
 //! Sessions that several cases use, and the witness that remembers what happened to them.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use tidegate::{CloseReason, Consumed, Flow, Outbox, Peer, Refusal, Service, Session};
@@ -110,6 +113,52 @@ impl Session for Echo {
 
     fn on_close(&mut self, why: CloseReason) {
         self.witness.closed(why);
+    }
+}
+
+/// Echoes; for [`Gated::HOLD`], keeps its thread until the case opens the gate.
+pub struct Gated(Arc<Mutex<(Sender<()>, Receiver<()>)>>);
+
+/// The case's side of [`Gated`] sessions.
+pub struct Gate {
+    is_held: Receiver<()>,
+    release: Sender<()>,
+}
+
+impl Gated {
+    pub const HOLD: &[u8] = b"h";
+
+    /// A service of them, and the gate.
+    pub fn service() -> (Sessions<impl Fn() -> Gated + Send + Sync + 'static>, Gate) {
+        let (holding, is_held) = channel();
+        let (release, released) = channel();
+        let ends = Arc::new(Mutex::new((holding, released)));
+        (sessions(move || Gated(ends.clone())), Gate { is_held, release })
+    }
+}
+
+impl Session for Gated {
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        if input == Self::HOLD {
+            let (holding, released) = &*self.0.lock().expect("one at a time");
+            holding.send(()).expect("the case waits for it");
+            released.recv().expect("the case lets it go on");
+        }
+        out.write(input);
+        Consumed::all(input)
+    }
+}
+
+impl Gate {
+    /// Has the session at the other end of `stream` hold its thread, and returns once it does.
+    pub fn hold(&self, stream: &mut TcpStream) {
+        stream.write_all(Gated::HOLD).expect("send");
+        self.is_held.recv().expect("the session holds its thread");
+    }
+
+    /// Lets the thread go on.
+    pub fn open(&self) {
+        self.release.send(()).expect("the session waits for it");
     }
 }
 
