@@ -95,7 +95,7 @@ impl Wake for ComesBack {
 #[test]
 fn a_waker_may_come_back_to_the_connection_when_it_is_dropped() {
     let (done, finished) = mpsc::channel();
-    // On a thread of its own: what locks itself out does not end.
+    // On a separate thread: what locks itself out does not end.
     std::thread::spawn(move || {
         let (_conn, mut handle) = outside();
         let hour = Duration::from_secs(3600);
@@ -157,7 +157,7 @@ fn a_handle_used_within_another_connection_reads_and_writes_its_own() {
 
 /// What another thread has written before is sent before what the connection's own code writes now.
 #[test]
-fn writes_keep_their_order_whoever_makes_them() {
+fn writes_of_several_threads_keep_their_order() {
     let (go, wait) = mpsc::channel::<Connection>();
     let helper = std::thread::spawn(move || {
         let mut conn = wait.recv().unwrap();

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_the_broker_is_told_how_to_get_it() {
+    fn a_build_without_the_broker_names_the_feature_that_has_it() {
         let wake = Wake::default();
         let (_, federation) =
             tidegate_services::Chat::federated(tidegate_services::ChatLimits::default(), || {});

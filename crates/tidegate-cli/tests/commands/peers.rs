@@ -1,4 +1,4 @@
-//! `tidegate bench peers`, the built binary, with peers that a user adds. tidegate itself stands in for other servers,
+//! `tidegate bench peers`, the built binary, with peers that a user adds. tidegate itself plays the other servers,
 //! so nothing has to be installed; nothing here depends on speed. Peers are lines of a shell, and measured beside
 //! models of Linux.
 

@@ -274,7 +274,7 @@ fn room<'a>(names: impl Iterator<Item = &'a str>) -> f64 {
 /// A bar this many times as long as the one in the middle is broken: it would leave no length to the others.
 const BROKEN: f64 = 20.0;
 
-/// The figure that the longest bar stands for, and every broken one.
+/// The figure that the longest bar represents, and every broken one.
 fn longest<'a>(rows: impl Iterator<Item = &'a Spread> + Clone) -> f64 {
     let mut medians: Vec<f64> = rows.clone().map(|s| s.median).collect();
     medians.sort_by(f64::total_cmp);
