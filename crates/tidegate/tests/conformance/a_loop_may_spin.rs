@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate::Model;
 use tidegate::policy::Wait;
 
-use crate::kit::{self, Echo, Gated};
+use crate::kit::{self, Echo, HoldableEcho};
 
 on_every_model!(case);
 
@@ -43,16 +43,16 @@ const MANY: usize = if cfg!(windows) { 60 } else { 300 };
 /// All have something to say when the thread looks at them next.
 fn many_at_once(model: Model) {
     let Some(policy) = kit::kept_by(model, kit::with_threads(model, 1).wait(Wait::Spin), "wait") else { return };
-    let (service, gate) = Gated::service();
+    let (service, thread) = HoldableEcho::service();
     let server = kit::serve(model, policy, service);
     let mut streams: Vec<_> = (0..MANY).map(|_| kit::connect(server.local_addr())).collect();
     streams.iter_mut().for_each(|stream| kit::exchange(stream, b"?"));
     let (first, others) = streams.split_first_mut().expect("some");
-    gate.hold(first);
+    thread.hold(first);
     others.iter_mut().for_each(|stream| stream.write_all(b"!").expect("send"));
     kit::measure_for(Duration::from_millis(100)); // the last of them is on its way
-    gate.open();
-    assert_eq!(kit::hear(first, 1), Gated::HOLD);
+    thread.release();
+    assert_eq!(kit::hear(first, 1), HoldableEcho::HOLD);
     others.iter_mut().for_each(|stream| assert_eq!(kit::hear(stream, 1), b"!"));
     drop(streams);
     kit::finish(server);

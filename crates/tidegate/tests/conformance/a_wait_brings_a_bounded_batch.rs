@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 
 use tidegate::Model;
 
-use crate::kit::{self, Gated};
+use crate::kit::{self, HoldableEcho};
 
 on_every_model!(case);
 
@@ -21,17 +21,17 @@ fn case(model: Model) {
     let policy = kit::policy(model).events_per_wait(LIMIT);
     let grows = matches!(model, Model::EventSelect | Model::Overlapped);
     let policy = if grows { policy } else { policy.threads(NonZeroUsize::new(1)) };
-    let (service, gate) = Gated::service();
+    let (service, thread) = HoldableEcho::service();
     let server = kit::serve(model, policy, service);
 
     let mut streams: Vec<_> = (0..CLIENTS).map(|_| kit::connect(server.local_addr())).collect();
     streams.iter_mut().for_each(|stream| kit::exchange(stream, ECHO));
     let mut first = kit::connect(server.local_addr());
-    gate.hold(&mut first);
+    thread.hold(&mut first);
     streams.iter_mut().for_each(|stream| stream.write_all(ECHO).expect("send"));
-    gate.open();
+    thread.release();
     streams.iter_mut().for_each(|stream| assert_eq!(kit::hear(stream, 1), ECHO));
-    assert_eq!(kit::hear(&mut first, 1), Gated::HOLD);
+    assert_eq!(kit::hear(&mut first, 1), HoldableEcho::HOLD);
 
     drop((streams, first));
     let most = kit::finish(server).largest_batch;

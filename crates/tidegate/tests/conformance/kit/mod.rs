@@ -29,7 +29,7 @@ pub use callers::{
 };
 pub use closed_port::ClosedPort;
 pub use deadline::{Deadline, slow};
-pub use sessions::{Echo, Gated, Producer, Sessions, Witness, sessions};
+pub use sessions::{Echo, HoldableEcho, Producer, Sessions, Witness, sessions};
 pub use tape::{Random, Tape};
 
 /// How long a condition, a read or a write may take before the case fails. Below the [`Deadline`], so

@@ -116,28 +116,28 @@ impl Session for Echo {
     }
 }
 
-/// Echoes; for [`Gated::HOLD`], keeps its thread until the case opens the gate.
-pub struct Gated(Arc<Mutex<(Sender<()>, Receiver<()>)>>);
+/// Echoes; for [`HoldableEcho::HOLD`], keeps its thread until the case lets it go on.
+pub struct HoldableEcho(Arc<Mutex<(Sender<()>, Receiver<()>)>>);
 
-/// The case's side of [`Gated`] sessions.
-pub struct Gate {
+/// The case's side of [`HoldableEcho`] sessions.
+pub struct ThreadHold {
     is_held: Receiver<()>,
     release: Sender<()>,
 }
 
-impl Gated {
+impl HoldableEcho {
     pub const HOLD: &[u8] = b"h";
 
-    /// A service of them, and the gate.
-    pub fn service() -> (Sessions<impl Fn() -> Gated + Send + Sync + 'static>, Gate) {
+    /// A service of them, and how the case holds a thread.
+    pub fn service() -> (Sessions<impl Fn() -> HoldableEcho + Send + Sync + 'static>, ThreadHold) {
         let (holding, is_held) = channel();
         let (release, released) = channel();
         let ends = Arc::new(Mutex::new((holding, released)));
-        (sessions(move || Gated(ends.clone())), Gate { is_held, release })
+        (sessions(move || HoldableEcho(ends.clone())), ThreadHold { is_held, release })
     }
 }
 
-impl Session for Gated {
+impl Session for HoldableEcho {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         if input == Self::HOLD {
             let (holding, released) = &*self.0.lock().expect("one at a time");
@@ -149,15 +149,15 @@ impl Session for Gated {
     }
 }
 
-impl Gate {
+impl ThreadHold {
     /// Has the session at the other end of `stream` hold its thread, and returns once it does.
     pub fn hold(&self, stream: &mut TcpStream) {
-        stream.write_all(Gated::HOLD).expect("send");
+        stream.write_all(HoldableEcho::HOLD).expect("send");
         self.is_held.recv().expect("the session holds its thread");
     }
 
     /// Lets the thread go on.
-    pub fn open(&self) {
+    pub fn release(&self) {
         self.release.send(()).expect("the session waits for it");
     }
 }
