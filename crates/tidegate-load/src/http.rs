@@ -14,7 +14,7 @@ use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Session};
 
 pub(crate) use service::HttpLoad;
 
-use answer::{Answer, ParseStep};
+use answer::{Answer, ParseStep, Persistence};
 use dialling::Places;
 use search::Search;
 
@@ -96,12 +96,17 @@ impl HttpClient {
         }
     }
 
-    /// Handles a complete response. Returns whether it leaves the connection open.
-    fn complete(&mut self, status: u16, open: bool, thread_stats: &mut ThreadStats) -> bool {
+    /// Handles a complete response. Returns what becomes of the connection.
+    fn complete(
+        &mut self,
+        status: u16,
+        persistence: Persistence,
+        thread_stats: &mut ThreadStats,
+    ) -> Persistence {
         let found = self.search.as_mut().is_none_or(|search| search.finish());
         let Some(flight) = self.flight.take() else {
             thread_stats.unasked(|| "an unexpected response".into());
-            return false;
+            return Persistence::Close;
         };
         self.flight = self.behind.pop_front();
         if self.common.run_state.counts(flight) {
@@ -127,26 +132,27 @@ impl HttpClient {
             }
             self.common.run_state.answered(thread_stats, flight);
         }
-        open
+        persistence
     }
 
     /// Parses responses at the front of `input`: returns the bytes consumed, and the flow.
     fn read(&mut self, input: &[u8], thread_stats: &mut ThreadStats) -> (usize, Flow) {
         let shape = &self.common.shape;
-        let (bodiless, keep_alive) = (shape.answers_without_body(), shape.keep_alive);
+        let (rule, keep_alive) = (shape.body_rule(), shape.keep_alive);
         let mut used = 0;
         while let Some(rest) = input.get(used..).filter(|rest| !rest.is_empty()) {
-            match self.answer.step(rest, &mut thread_stats.last_head, bodiless) {
+            match self.answer.step(rest, &mut thread_stats.last_head, rule) {
                 ParseStep::NeedsMore => break,
                 ParseStep::Used(n) => used += n,
                 ParseStep::Body { used: n, body } => {
                     self.look(&rest[..body]);
                     used += n;
                 }
-                ParseStep::Complete { used: n, body, status, open } => {
+                ParseStep::Complete { used: n, body, status, persistence } => {
                     self.look(&rest[..body]);
                     used += n;
-                    if !self.complete(status, open && keep_alive, thread_stats) {
+                    let persistence = if keep_alive { persistence } else { Persistence::Close };
+                    if self.complete(status, persistence, thread_stats) == Persistence::Close {
                         return (used, Flow::Close);
                     }
                 }
@@ -211,7 +217,7 @@ impl Session for HttpClient {
     fn on_end(&mut self, _: &mut Outbox<'_>) -> Flow {
         if let Some(status) = self.answer.ends_with_the_connection() {
             let common = self.common.clone();
-            self.complete(status, false, &mut common.run_state.thread_stats(self.thread));
+            self.complete(status, Persistence::Close, &mut common.run_state.thread_stats(self.thread));
         }
         Flow::Close
     }

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 
+use crate::http::answer::BodyRule;
 use crate::plan::LoadError;
 
 /// The shape of HTTP requests.
@@ -131,9 +132,9 @@ impl HttpShape {
         bytes.into()
     }
 
-    /// Whether an answer has no body whatever its head says (RFC 9112, section 6.3).
-    pub(crate) fn answers_without_body(&self) -> bool {
-        self.method == "HEAD"
+    /// What says whether an answer has a body.
+    pub(crate) fn body_rule(&self) -> BodyRule {
+        if self.method == "HEAD" { BodyRule::Never } else { BodyRule::ByHead }
     }
 
     /// Whether a status is right.

@@ -6,12 +6,12 @@ use crate::cuts::Cuts;
 #[path = "../../../crates/tidegate-load/src/http/answer.rs"]
 mod parser;
 
-use parser::{Answer, KnownHead, ParseStep};
+use parser::{Answer, BodyRule, KnownHead, ParseStep, Persistence};
 
 /// Answers, and whether what follows them was understood.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Understood {
-    answers: Vec<(u16, bool)>,
+    answers: Vec<(u16, Persistence)>,
     body_bytes: usize,
     wrong: bool,
 }
@@ -19,14 +19,14 @@ struct Understood {
 /// Answers of a server in pieces: what is understood does not depend on the pieces.
 pub fn answer(data: &[u8]) {
     let Some(cuts) = Cuts::of(data) else { return };
-    for bodiless in [false, true] {
-        let whole = read(&[cuts.stream], bodiless);
-        assert_eq!(read(&cuts.pieces(), bodiless), whole, "the pieces make a difference");
+    for rule in [BodyRule::ByHead, BodyRule::Never] {
+        let whole = read(&[cuts.stream], rule);
+        assert_eq!(read(&cuts.pieces(), rule), whole, "the pieces make a difference");
     }
 }
 
 /// Reads as a session does: what was not used is shown again with more, and the first answer that closes ends it.
-fn read(pieces: &[&[u8]], bodiless: bool) -> Understood {
+fn read(pieces: &[&[u8]], rule: BodyRule) -> Understood {
     let (mut answer, mut known, mut understood) =
         (Answer::default(), KnownHead::default(), Understood::default());
     let mut input = Vec::new();
@@ -35,18 +35,18 @@ fn read(pieces: &[&[u8]], bodiless: bool) -> Understood {
         let mut used = 0;
         while used < input.len() {
             let left = input.len() - used;
-            match answer.step(&input[used..], &mut known, bodiless) {
+            match answer.step(&input[used..], &mut known, rule) {
                 ParseStep::NeedsMore => break,
                 ParseStep::Used(n) => used += progress(n, left),
                 ParseStep::Body { used: n, body } => {
                     used += progress(n, left);
                     understood.body_bytes += body;
                 }
-                ParseStep::Complete { used: n, body, status, open } => {
+                ParseStep::Complete { used: n, body, status, persistence } => {
                     used += progress(n, left);
                     understood.body_bytes += body;
-                    understood.answers.push((status, open));
-                    if !open {
+                    understood.answers.push((status, persistence));
+                    if persistence == Persistence::Close {
                         return understood;
                     }
                 }
@@ -58,7 +58,8 @@ fn read(pieces: &[&[u8]], bodiless: bool) -> Understood {
         }
         input.drain(..used);
     }
-    understood.answers.extend(answer.ends_with_the_connection().map(|status| (status, false)));
+    let to_end = answer.ends_with_the_connection();
+    understood.answers.extend(to_end.map(|status| (status, Persistence::Close)));
     understood
 }
 

@@ -48,6 +48,11 @@ const SHARED: &[(&[&str], &[&str], &str)] = &[
         &["Completion"],
         "what came back from the kernel: on a ring, and on any model",
     ),
+    (
+        &["tidegate-load", "tidegate-services"],
+        &["Persistence"],
+        "of an HTTP connection after a response: as a client reads it, and as a server decides it",
+    ),
     (&["tidegate", "tidegate-os"], &["Epoll"], "an epoll instance: alone, and with room for its reports"),
     (&["tidegate", "tidegate-os"], &["Stream"], "a connected socket: the system's, and that of any poller"),
 ];

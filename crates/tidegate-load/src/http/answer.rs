@@ -7,11 +7,28 @@ pub(crate) enum Answer {
     #[default]
     Head,
     /// In a body with so many bytes left.
-    Length { left: u64, status: u16, open: bool },
+    Length { left: u64, status: u16, persistence: Persistence },
     /// In a chunked body.
-    Chunked { at: ChunkState, status: u16, open: bool },
+    Chunked { at: ChunkState, status: u16, persistence: Persistence },
     /// In a body that ends with the connection.
     ToEnd { status: u16 },
+}
+
+/// What a response does with its connection (RFC 9112, section 9.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    KeepAlive,
+    #[default]
+    Close,
+}
+
+/// What says whether a response has a body (RFC 9112, section 6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyRule {
+    /// Its head.
+    ByHead,
+    /// The request, which was HEAD: it has none.
+    Never,
 }
 
 /// Where the reading of a chunked body is.
@@ -34,9 +51,8 @@ pub(crate) enum ParseStep {
     Used(usize),
     /// This many bytes were consumed, of which the first `body` belong to the body; continue.
     Body { used: usize, body: usize },
-    /// The response ends after this many bytes, the first `body` of which belong to its body; `open` is whether the
-    /// connection persists.
-    Complete { used: usize, body: usize, status: u16, open: bool },
+    /// The response ends after this many bytes, the first `body` of which belong to its body.
+    Complete { used: usize, body: usize, status: u16, persistence: Persistence },
     /// The response is invalid.
     Wrong(&'static str),
 }
@@ -48,7 +64,7 @@ pub(crate) struct KnownHead {
     bytes: Vec<u8>,
     body: u64,
     status: u16,
-    open: bool,
+    persistence: Persistence,
 }
 
 /// Maximum bytes of a head, or of a line of a chunked body.
@@ -56,24 +72,24 @@ const HEAD_LIMIT: usize = 64 * 1024;
 
 impl Answer {
     /// Continues parsing at the front of `input`.
-    ///
-    /// `bodiless` means that responses have no body whatever their heads say: the request was HEAD.
-    pub(crate) fn step(&mut self, input: &[u8], known: &mut KnownHead, bodiless: bool) -> ParseStep {
+    pub(crate) fn step(&mut self, input: &[u8], known: &mut KnownHead, rule: BodyRule) -> ParseStep {
         match self {
-            Self::Head => self.head(input, known, bodiless),
-            Self::Length { left, status, open } => {
+            Self::Head => self.head(input, known, rule),
+            Self::Length { left, status, persistence } => {
                 let used = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
                 *left -= used as u64;
                 if *left > 0 {
                     return ParseStep::Body { used, body: used };
                 }
-                let step = ParseStep::Complete { used, body: used, status: *status, open: *open };
+                let step =
+                    ParseStep::Complete { used, body: used, status: *status, persistence: *persistence };
                 *self = Self::Head;
                 step
             }
-            Self::Chunked { at, status, open } => match chunk(at, input) {
+            Self::Chunked { at, status, persistence } => match chunk(at, input) {
                 ParseStep::Complete { used, .. } => {
-                    let step = ParseStep::Complete { used, body: 0, status: *status, open: *open };
+                    let step =
+                        ParseStep::Complete { used, body: 0, status: *status, persistence: *persistence };
                     *self = Self::Head;
                     step
                 }
@@ -91,9 +107,9 @@ impl Answer {
         }
     }
 
-    fn head(&mut self, input: &[u8], known: &mut KnownHead, bodiless: bool) -> ParseStep {
+    fn head(&mut self, input: &[u8], known: &mut KnownHead, rule: BodyRule) -> ParseStep {
         if !known.bytes.is_empty() && input.starts_with(&known.bytes) {
-            return self.begin_body(known.bytes.len(), known.body, known.status, known.open);
+            return self.begin_body(known.bytes.len(), known.body, known.status, known.persistence);
         }
         let mut fields = [httparse::EMPTY_HEADER; 64];
         let mut parsed = httparse::Response::new(&mut fields);
@@ -118,20 +134,21 @@ impl Answer {
                 open = (open || has_token(field.value, b"keep-alive")) && !has_token(field.value, b"close");
             }
         }
+        let persistence = if open { Persistence::KeepAlive } else { Persistence::Close };
         if matches!(status, 100..=199) {
             return ParseStep::Used(length); // an interim answer; the final one follows
         }
-        if bodiless || matches!(status, 204 | 304) {
-            return self.begin_body(length, 0, status, open);
+        if rule == BodyRule::Never || matches!(status, 204 | 304) {
+            return self.begin_body(length, 0, status, persistence);
         }
         match (chunked, body) {
             (true, _) => {
-                *self = Self::Chunked { at: ChunkState::Size, status, open };
+                *self = Self::Chunked { at: ChunkState::Size, status, persistence };
                 ParseStep::Used(length)
             }
             (false, Some(body)) => {
-                *known = KnownHead { bytes: input[..length].to_vec(), body, status, open };
-                self.begin_body(length, body, status, open)
+                *known = KnownHead { bytes: input[..length].to_vec(), body, status, persistence };
+                self.begin_body(length, body, status, persistence)
             }
             (false, None) => {
                 *self = Self::ToEnd { status };
@@ -140,11 +157,11 @@ impl Answer {
         }
     }
 
-    fn begin_body(&mut self, used: usize, body: u64, status: u16, open: bool) -> ParseStep {
+    fn begin_body(&mut self, used: usize, body: u64, status: u16, persistence: Persistence) -> ParseStep {
         if body == 0 {
-            return ParseStep::Complete { used, body: 0, status, open };
+            return ParseStep::Complete { used, body: 0, status, persistence };
         }
-        *self = Self::Length { left: body, status, open };
+        *self = Self::Length { left: body, status, persistence };
         ParseStep::Used(used)
     }
 }
@@ -176,7 +193,7 @@ fn chunk(at: &mut ChunkState, input: &[u8]) -> ParseStep {
     if *at == ChunkState::Trailer {
         let last = line.is_empty();
         return if last {
-            ParseStep::Complete { used: end + 1, body: 0, status: 0, open: true }
+            ParseStep::Complete { used: end + 1, body: 0, status: 0, persistence: Persistence::KeepAlive }
         } else {
             ParseStep::Used(end + 1)
         };
@@ -196,29 +213,29 @@ mod tests {
     use super::*;
 
     /// Reads a stream in pieces of the given size; returns the answers found.
-    fn read(stream: &[u8], piece: usize, bodies: &mut Vec<u8>) -> Vec<(u16, bool)> {
+    fn read(stream: &[u8], piece: usize, bodies: &mut Vec<u8>) -> Vec<(u16, Persistence)> {
         let (mut answer, mut known, mut found) = (Answer::default(), KnownHead::default(), Vec::new());
         let (mut from, mut to) = (0, 0);
         while to < stream.len() {
             to = (to + piece).min(stream.len());
             while from < to {
-                match answer.step(&stream[from..to], &mut known, false) {
+                match answer.step(&stream[from..to], &mut known, BodyRule::ByHead) {
                     ParseStep::NeedsMore => break,
                     ParseStep::Used(n) => from += n,
                     ParseStep::Body { used, body } => {
                         bodies.extend_from_slice(&stream[from..from + body]);
                         from += used;
                     }
-                    ParseStep::Complete { used, body, status, open } => {
+                    ParseStep::Complete { used, body, status, persistence } => {
                         bodies.extend_from_slice(&stream[from..from + body]);
                         from += used;
-                        found.push((status, open));
+                        found.push((status, persistence));
                     }
                     ParseStep::Wrong(why) => panic!("{why}"),
                 }
             }
         }
-        found.extend(answer.ends_with_the_connection().map(|status| (status, false)));
+        found.extend(answer.ends_with_the_connection().map(|status| (status, Persistence::Close)));
         found
     }
 
@@ -232,8 +249,16 @@ mod tests {
             HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n\
             HTTP/1.1 500 Oh\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx\
             HTTP/1.1 200 OK\r\n\r\nto the end";
-        let expected =
-            [(200, true), (200, true), (404, true), (204, true), (200, true), (500, false), (200, false)];
+        let (keep_alive, close) = (Persistence::KeepAlive, Persistence::Close);
+        let expected = [
+            (200, keep_alive),
+            (200, keep_alive),
+            (404, keep_alive),
+            (204, keep_alive),
+            (200, keep_alive),
+            (500, close),
+            (200, close),
+        ];
         for piece in 1..stream.len() {
             let mut bodies = Vec::new();
             assert_eq!(read(stream, piece, &mut bodies), expected, "pieces of {piece}");
@@ -248,13 +273,13 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         ] {
-            let step = Answer::default().step(stream, &mut KnownHead::default(), false);
+            let step = Answer::default().step(stream, &mut KnownHead::default(), BodyRule::ByHead);
             assert!(matches!(step, ParseStep::Wrong(_)), "{step:?}");
         }
         let (mut answer, mut known) = (Answer::default(), KnownHead::default());
         let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-        assert_eq!(answer.step(head, &mut known, false), ParseStep::Used(head.len()));
-        assert!(matches!(answer.step(b"zz\r\n", &mut known, false), ParseStep::Wrong(_)));
+        assert_eq!(answer.step(head, &mut known, BodyRule::ByHead), ParseStep::Used(head.len()));
+        assert!(matches!(answer.step(b"zz\r\n", &mut known, BodyRule::ByHead), ParseStep::Wrong(_)));
     }
 
     #[test]
@@ -262,8 +287,16 @@ mod tests {
         let head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
         let (mut answer, mut known) = (Answer::default(), KnownHead::default());
         for _ in 0..2 {
-            let step = answer.step(head, &mut known, true);
-            assert_eq!(step, ParseStep::Complete { used: head.len(), body: 0, status: 200, open: true });
+            let step = answer.step(head, &mut known, BodyRule::Never);
+            assert_eq!(
+                step,
+                ParseStep::Complete {
+                    used: head.len(),
+                    body: 0,
+                    status: 200,
+                    persistence: Persistence::KeepAlive
+                }
+            );
         }
     }
 }

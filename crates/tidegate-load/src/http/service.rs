@@ -39,12 +39,13 @@ impl HttpLoad {
         self.common.pace();
     }
 
-    fn first_attempt_ended(&self, tag: u64, connected: bool) {
-        let run_state = &self.common.run_state;
-        if self.first.get(tag as usize).is_some_and(|first| !first.swap(true, Relaxed)) {
-            run_state.first_attempts_ended.fetch_add(1, Relaxed);
-            run_state.first_attempts_connected.fetch_add(u64::from(connected), Relaxed);
+    /// An attempt to connect has ended. Returns whether it was the first of this connection.
+    fn end_attempt(&self, tag: u64) -> bool {
+        let is_first = self.first.get(tag as usize).is_some_and(|first| !first.swap(true, Relaxed));
+        if is_first {
+            self.common.run_state.first_attempts_ended.fetch_add(1, Relaxed);
         }
+        is_first
     }
 }
 
@@ -53,13 +54,15 @@ impl Service for HttpLoad {
 
     fn open(&self, peer: &Peer) -> Result<HttpClient, Refusal> {
         let Origin::Dialled { tag } = peer.origin else { return Err(Refusal) };
-        self.first_attempt_ended(tag, true);
+        if self.end_attempt(tag) {
+            self.common.run_state.first_attempts_connected.fetch_add(1, Relaxed);
+        }
         Ok(HttpClient::new(self.common.clone(), tag, peer.thread))
     }
 
     fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {
         let thread = dial.thread.unwrap_or(0);
-        self.first_attempt_ended(dial.tag, false);
+        self.end_attempt(dial.tag);
         let mut thread_stats = self.common.run_state.thread_stats(thread);
         let why = || not_connected(&dial.to, error);
         if self.common.shape.keep_alive {
