@@ -35,7 +35,15 @@ enum ConnectionState {
     /// Closed by the session: the outbox is still sent, input is discarded.
     Draining { lingering: bool },
     /// The engine must close it; the session has received `on_close`.
-    Closing { reset: bool },
+    Closing(CloseMode),
+}
+
+/// How the engine closes a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CloseMode {
+    Graceful,
+    /// The peer is told that something is missing.
+    Reset,
 }
 
 /// The sending side of the stream.
@@ -117,7 +125,7 @@ impl Connection {
     #[inline]
     pub fn handle(&mut self, event: Event<'_>, context: &Context<'_>) -> Action {
         count(&event, context.counters);
-        if !matches!(self.state, ConnectionState::Closing { .. }) {
+        if !matches!(self.state, ConnectionState::Closing(_)) {
             let moved = ByteCounts::by(&event);
             self.take_in(event, context);
             if self.shortage.is_some() && moved.is_something() {
@@ -180,8 +188,8 @@ impl Connection {
     #[must_use]
     pub fn action(&self) -> Action {
         let then = match self.state {
-            ConnectionState::Closing { reset: false } => NextStep::Close,
-            ConnectionState::Closing { reset: true } => NextStep::Reset,
+            ConnectionState::Closing(CloseMode::Graceful) => NextStep::Close,
+            ConnectionState::Closing(CloseMode::Reset) => NextStep::Reset,
             ConnectionState::Draining { lingering: false } => NextStep::CloseAfterSend,
             _ if self.send_side == SendSide::Finishing
                 && self.queue.is_empty()
@@ -196,11 +204,11 @@ impl Connection {
                 !self.is_held_by_outbox() && !self.waits_for_work() && self.again.is_none()
             }
             ConnectionState::Draining { lingering } => lingering,
-            ConnectionState::Closing { .. } => false,
+            ConnectionState::Closing(_) => false,
         };
         let listens = listens && self.receive_side == ReceiveSide::Open && !self.is_short(Direction::Receive);
         let receive = if listens { Receive::Post } else { Receive::Pause };
-        let sends = !matches!(self.state, ConnectionState::Closing { .. }) && !self.is_short(Direction::Send);
+        let sends = !matches!(self.state, ConnectionState::Closing(_)) && !self.is_short(Direction::Send);
         let send = self.queue.has_unsent() && sends;
         Action { receive, send, then }
     }
@@ -279,7 +287,7 @@ impl Connection {
 
     fn limit(&self, policy: &Policy) -> Option<(Instant, CloseReason)> {
         match self.state {
-            ConnectionState::Closing { .. } => return None,
+            ConnectionState::Closing(_) => return None,
             ConnectionState::Draining { lingering: true } if self.queue.is_empty() => {
                 return Some((self.moved + policy.linger_timeout, CloseReason::Finished));
             }
@@ -312,11 +320,13 @@ impl Connection {
             }
             Event::SendFinished => self.send_side = SendSide::Finished,
             // A file became shorter: the peer must not take a truncated response for a complete one.
-            Event::Failed(kind) => {
-                self.end(CloseReason::of(kind), kind == io::ErrorKind::UnexpectedEof, context);
+            Event::Failed(kind @ io::ErrorKind::UnexpectedEof) => {
+                self.reset(CloseReason::of(kind), context);
             }
+            Event::Failed(kind) => self.close(CloseReason::of(kind), context),
             Event::OutOfMemory(direction) => self.runs_short(direction, context),
-            Event::Shed => self.end(CloseReason::NoMemory, !self.rests(), context),
+            Event::Shed if self.rests() => self.close(CloseReason::NoMemory, context),
+            Event::Shed => self.reset(CloseReason::NoMemory, context),
             Event::Mail(mail) => self.mail(mail, context),
             Event::Deadline => self.expired(context),
             Event::Drain => self.begin_to_leave(context),

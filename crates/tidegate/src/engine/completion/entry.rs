@@ -81,7 +81,7 @@ pub(super) enum TurnResult {
 const PIECES: usize = 64;
 
 impl<P: CompletionDriver> CompletionEntry<P> {
-    pub(super) fn new(socket: P::Socket, phase: Phase, once: bool) -> Self {
+    pub(super) fn new(socket: P::Socket, phase: Phase) -> Self {
         Self {
             socket,
             dialled_by_session: phase.is_dialled_by_session(),
@@ -94,7 +94,7 @@ impl<P: CompletionDriver> CompletionEntry<P> {
             sends_again: false,
             chained: false,
             doomed: false,
-            once,
+            once: false,
             in_a_row: 0,
             finishing: false,
             dialling: matches!(phase, Phase::Dialling(_)),

@@ -21,7 +21,7 @@ use crate::engine::simulated::view::View;
 use crate::engine::worker::Ready;
 use crate::engine::worker::admission::failure;
 use crate::engine::worker::command_queue::Accepted;
-use crate::engine::worker::loop_driver::{LoopDriver, Phase};
+use crate::engine::worker::loop_driver::{LoopDriver, Phase, Pinning};
 use crate::engine::worker::loop_state::LoopState;
 use crate::proto::dial::DialRequest;
 use crate::proto::{Direction, Event, NextStep, Sequence, Table, Token};
@@ -485,8 +485,8 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
         self.follow_up(token);
     }
 
-    fn pin_less(&mut self, less: bool) {
-        self.port.pin_less(less);
+    fn set_pinning(&mut self, pinning: Pinning) {
+        self.port.set_pinning(pinning);
     }
 
     fn step_back(&mut self, token: Token) {
@@ -544,7 +544,7 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
         let deadline = request.deadline();
         let handshake_timeout = P::handshake_timeout(&socket).map(|timeout| self.loop_state.now + timeout);
         self.loop_state.opened(request.is_by_session());
-        let same = self.table.insert(CompletionEntry::new(socket, Phase::Dialling(request), false));
+        let same = self.table.insert(CompletionEntry::new(socket, Phase::Dialling(request)));
         debug_assert_eq!(same, token);
         self.loop_state.alarm(token, handshake_timeout);
         self.loop_state.alarm(token, deadline);

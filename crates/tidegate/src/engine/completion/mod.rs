@@ -32,6 +32,7 @@ use tidegate_os::socket::{Listener, More};
 use tidegate_os::waker::Waker;
 
 use super::readiness::Settled;
+use super::worker::loop_driver::Pinning;
 use super::{EngineConfig, EngineHandle, Model};
 use crate::fastpath::Transports;
 use crate::policy::Policy;
@@ -323,10 +324,9 @@ pub(super) trait CompletionDriver: Sized + 'static {
     fn bytes<'a>(&'a self, buffer: &'a Self::Buffer) -> &'a [u8];
     /// Takes a buffer back.
     fn recycle(&mut self, buffer: Self::Buffer);
-    /// Whether receives are to pin as little as they can until data is there, because the kernel lacks memory. For
-    /// ports whose receives pin something.
-    fn pin_less(&mut self, less: bool) {
-        let _ = less;
+    /// How much memory receives may pin. For ports whose receives pin something.
+    fn set_pinning(&mut self, pinning: Pinning) {
+        let _ = pinning;
     }
     /// Buffers the kernel owns to receive into are all in use: what this port calls that.
     fn is_out_of_buffers(e: &io::Error) -> bool;

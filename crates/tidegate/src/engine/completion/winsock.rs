@@ -15,6 +15,7 @@ use tidegate_os::waker::Waker;
 
 use super::operations::Operations;
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
+use crate::engine::worker::loop_driver::Pinning;
 use crate::fastpath::Transports;
 use crate::policy::sends::file_step;
 use crate::policy::{Policy, ReceiveStyle};
@@ -293,8 +294,8 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
         e.kind() == io::ErrorKind::ResourceBusy
     }
 
-    fn pin_less(&mut self, less: bool) {
-        self.queue.set_posted(self.posts && !less);
+    fn set_pinning(&mut self, pinning: Pinning) {
+        self.queue.set_posted(self.posts && pinning == Pinning::Usual);
     }
 }
 
@@ -502,8 +503,8 @@ mod tests {
                     break outcome.unwrap().0;
                 }
             };
-            let ahead = [false, true, false].map(|less| {
-                port.pin_less(less);
+            let ahead = [Pinning::Usual, Pinning::Least, Pinning::Usual].map(|pinning| {
+                port.set_pinning(pinning);
                 port.may_receive_ahead(&socket)
             });
             assert_eq!(ahead, [pins, false, pins], "{receive:?}");

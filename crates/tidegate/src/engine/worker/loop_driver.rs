@@ -36,6 +36,14 @@ impl Phase {
     }
 }
 
+/// How much memory receives may pin until data is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Pinning {
+    Usual,
+    /// As little as can be, because the kernel lacks memory.
+    Least,
+}
+
 /// What every loop knows of a connection.
 pub(in crate::engine) trait LoopEntry {
     fn phase(&mut self) -> &mut Phase;
@@ -59,9 +67,9 @@ pub(in crate::engine) trait LoopDriver {
     /// Accepts the connections that the kernel has already opened, closes the listener, since later ones would not be
     /// served, and asks every connection to finish.
     fn begin_to_stop(&mut self);
-    /// Whether what is asked of the kernel is to pin as little memory as can be.
-    fn pin_less(&mut self, less: bool) {
-        let _ = less;
+    /// How much memory that which is asked of the kernel may pin.
+    fn set_pinning(&mut self, pinning: Pinning) {
+        let _ = pinning;
     }
     /// Begins to make a connection.
     fn begin_dial(&mut self, request: DialRequest) -> Result<(), (DialRequest, io::Error)>;
@@ -248,8 +256,8 @@ pub(in crate::engine) trait LoopDriver {
     fn relieve(&mut self) {
         match self.loop_state().look_at_pressure() {
             Relief::Nothing => {}
-            Relief::Over => self.pin_less(false),
-            Relief::Shrink => self.pin_less(true),
+            Relief::Over => self.set_pinning(Pinning::Usual),
+            Relief::Shrink => self.set_pinning(Pinning::Least),
             Relief::Shed => {
                 let worker = &self.loop_state().worker;
                 worker.balance.post_to_others(worker.index, || Command::Shed);

@@ -1,7 +1,7 @@
 //! How a connection ends: through its session, its peer, a time limit, or a stop.
 
 use super::super::panics::contain;
-use super::{Connection, ConnectionState, Context, ReceiveSide, SendSide};
+use super::{CloseMode, Connection, ConnectionState, Context, ReceiveSide, SendSide};
 use crate::policy::sends::TIMER_QUANTUM;
 use crate::policy::timeouts;
 use crate::types::{CloseReason, Flow};
@@ -35,8 +35,10 @@ impl Connection {
                 self.moved = context.now; // output that is queued only now has not exceeded a limit
             }
         }
-        if let Some(why) = self.limit_passed(context) {
-            self.end(why, why != CloseReason::Finished && why != CloseReason::IdleTimeout, context);
+        match self.limit_passed(context) {
+            Some(why @ (CloseReason::Finished | CloseReason::IdleTimeout)) => self.close(why, context),
+            Some(why) => self.reset(why, context),
+            None => {}
         }
     }
 
@@ -54,7 +56,7 @@ impl Connection {
             ConnectionState::Open if !both_ended => return self.leave(context),
             ConnectionState::Open => true,
             ConnectionState::Draining { lingering } => both_ended || !lingering,
-            ConnectionState::Closing { .. } => false,
+            ConnectionState::Closing(_) => false,
         };
         if finished {
             self.close(CloseReason::Finished, context);
@@ -115,20 +117,20 @@ impl Connection {
     }
 
     pub(super) fn close(&mut self, why: CloseReason, context: &Context<'_>) {
-        self.end(why, false, context);
+        self.end(why, CloseMode::Graceful, context);
     }
 
     pub(super) fn reset(&mut self, why: CloseReason, context: &Context<'_>) {
-        self.end(why, true, context);
+        self.end(why, CloseMode::Reset, context);
     }
 
-    pub(super) fn end(&mut self, why: CloseReason, reset: bool, context: &Context<'_>) {
-        if matches!(self.state, ConnectionState::Closing { .. }) {
+    fn end(&mut self, why: CloseReason, mode: CloseMode, context: &Context<'_>) {
+        if matches!(self.state, ConnectionState::Closing(_)) {
             return;
         }
         let by_session = matches!(why, CloseReason::Finished | CloseReason::Aborted);
         let why = self.ends_by.filter(|_| by_session).unwrap_or(why);
-        self.state = ConnectionState::Closing { reset };
+        self.state = ConnectionState::Closing(mode);
         self.queue.clear();
         self.input = Vec::new();
         context.counters.closed[why as usize].add(1);

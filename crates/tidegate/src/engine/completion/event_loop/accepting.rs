@@ -237,8 +237,9 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             return self.port.close(self.table.next_token(), socket, Close::default());
         };
         self.loop_state.worker.counters.fast_paths.add(P::is_shared(&socket).into());
-        let token =
-            self.table.insert(CompletionEntry::new(socket, Phase::Open(connection), self.data_with_accept));
+        let mut entry = CompletionEntry::new(socket, Phase::Open(connection));
+        entry.once = self.data_with_accept;
+        let token = self.table.insert(entry);
         self.dispatch(token, Event::Opened);
         self.catch_up(token);
     }
