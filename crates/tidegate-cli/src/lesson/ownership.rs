@@ -52,7 +52,7 @@ fn start(at: SocketAddr) -> anyhow::Result<Scene> {
 
 fn measure() -> anyhow::Result<Measured> {
     let mut right = 0;
-    while right < 2 * BUFFERS && are_served(right + 1, false)? {
+    while right < 2 * BUFFERS && are_served(right + 1, Careless::of)? {
         right += 1;
     }
     let evidence =
@@ -61,8 +61,8 @@ fn measure() -> anyhow::Result<Measured> {
 }
 
 /// Whether so many clients get their bytes back when all sends complete together.
-fn are_served(clients: usize, asks: bool) -> anyhow::Result<bool> {
-    let service = Careless { asks, ..Careless::of(SendCompletion::Together(clients)) };
+fn are_served(clients: usize, service: impl Fn(SendCompletion) -> Careless) -> anyhow::Result<bool> {
+    let service = service(SendCompletion::Together(clients));
     let (addr, _running) = host::serve(service, host::policy(), None, anywhere())?;
     let mut all = (0..clients).map(|_| host::connect(addr)).collect::<anyhow::Result<Vec<_>>>()?;
     for (number, client) in (0..).zip(&mut all) {
@@ -192,7 +192,9 @@ mod tests {
 
     #[test]
     fn bytes_are_mixed_up_only_when_a_busy_buffer_is_used_again() {
-        assert!(are_served(BUFFERS, false).unwrap() && !are_served(BUFFERS + 1, false).unwrap());
-        assert!(are_served(2 * BUFFERS, true).unwrap());
+        assert!(are_served(BUFFERS, Careless::of).unwrap());
+        assert!(!are_served(BUFFERS + 1, Careless::of).unwrap());
+        let mended = |completion| Careless { asks: true, ..Careless::of(completion) };
+        assert!(are_served(2 * BUFFERS, mended).unwrap());
     }
 }
