@@ -20,7 +20,7 @@ use anyhow::anyhow;
 use clap::Subcommand;
 
 use crate::label::{self, Label};
-use crate::limits::in_users_words;
+use crate::limits::{OptionSource, in_users_words};
 use crate::{CommandResult, Failure};
 use how::ServerCommon;
 use stage::PlannedServer;
@@ -78,8 +78,8 @@ impl What {
 
 /// Runs the command. `more` are the other servers of a file with several.
 pub fn run(args: Args, more: impl Iterator<Item = Args>) -> CommandResult {
-    let is_from_file = args.config.is_some();
-    let in_users_words = |e: anyhow::Error| anyhow!("{}", in_users_words(&format!("{e:#}"), is_from_file));
+    let source = if args.config.is_some() { OptionSource::File } else { OptionSource::CommandLine };
+    let in_users_words = |e: anyhow::Error| anyhow!("{}", in_users_words(&format!("{e:#}"), source));
     serve(args, more).map_err(|failure| match failure {
         Failure::Usage(e) => Failure::Usage(in_users_words(e)),
         Failure::Run(e) => Failure::Run(in_users_words(e)),

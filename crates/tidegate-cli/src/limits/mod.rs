@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::ValueEnum;
 pub use given::Given;
-pub use naming::in_users_words;
+pub use naming::{OptionSource, in_users_words};
 pub use share::{Want, shares};
 pub use tidegate::policy::setting::{count, rate, size, time, wait};
 use tidegate::policy::{Idle, Limited};
@@ -54,7 +54,7 @@ pub fn set<T>(limit: &mut T, given: Option<T>) {
 pub fn without_effect<P: Limited>(policy: &P, model: Model) -> Vec<String> {
     let say = |idle: Idle| {
         let option = P::limit(idle.name).and_then(|limit| limit.option).unwrap_or(idle.name);
-        in_users_words(&format!("{option} has no effect on {model}: {}", idle.why), false)
+        in_users_words(&format!("{option} has no effect on {model}: {}", idle.why), OptionSource::CommandLine)
     };
     model.without_effect(policy).into_iter().map(say).collect()
 }

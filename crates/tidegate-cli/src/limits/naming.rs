@@ -10,11 +10,19 @@ use tidegate_services::websocket::WebSocketLimits;
 use tidegate_services::{ChatLimits, HttpLimits};
 use tidegate_tls::TlsLimits;
 
+/// Where a user sets limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionSource {
+    CommandLine,
+    /// A file; options on the command line override it.
+    File,
+}
+
 /// The text with field names replaced by options, or by keys of a file.
-pub fn in_users_words(text: &str, is_from_file: bool) -> String {
+pub fn in_users_words(text: &str, source: OptionSource) -> String {
     let cli = crate::Cli::command();
     let long = |name: &str| option(&cli, name);
-    replaced(text, long, |option| !is_from_file || is_given(option))
+    replaced(text, long, |option| source == OptionSource::CommandLine || is_given(option))
 }
 
 /// Whether an option is on the command line.
@@ -80,25 +88,31 @@ fn replaced(text: &str, option: impl Fn(&str) -> Option<String>, is_option: impl
 mod tests {
     use super::*;
 
-    fn said(text: &str, is_from_file: bool) -> String {
+    fn said(text: &str, source: OptionSource) -> String {
         let cli = crate::Cli::command();
-        replaced(text, |name| option(&cli, name), |_| !is_from_file)
+        replaced(text, |name| option(&cli, name), |_| source == OptionSource::CommandLine)
     }
 
     #[test]
     fn fields_are_called_as_options_or_keys() {
         let text = "`outbox.low` (64KiB) contradicts `outbox.high` (16KiB): lower head_bytes.";
         assert_eq!(
-            said(text, false),
+            said(text, OptionSource::CommandLine),
             "--outbox-low (64KiB) contradicts --outbox-high (16KiB): lower --head-bytes."
         );
         assert_eq!(
-            said(text, true),
+            said(text, OptionSource::File),
             "`outbox-low` (64KiB) contradicts `outbox-high` (16KiB): lower `head-bytes`."
         );
-        assert_eq!(said("`threads` of accept.batch", false), "--threads of --accept-batch");
+        assert_eq!(
+            said("`threads` of accept.batch", OptionSource::CommandLine),
+            "--threads of --accept-batch"
+        );
         let text = "`proxy_protocol.header_bytes` and `tls.handshake_timeout` of `websocket.message_bytes`";
-        assert_eq!(said(text, false), "--proxy-header-bytes and --tls-handshake-timeout of --message-bytes");
+        assert_eq!(
+            said(text, OptionSource::CommandLine),
+            "--proxy-header-bytes and --tls-handshake-timeout of --message-bytes"
+        );
     }
 
     #[test]
@@ -106,7 +120,7 @@ mod tests {
         for text in
             ["its threads wait", "/srv/head_bytes/x.html ü", "`poll` net.core.wmem_default, RLIMIT", ""]
         {
-            assert_eq!(said(text, false), text);
+            assert_eq!(said(text, OptionSource::CommandLine), text);
         }
     }
 }
