@@ -40,7 +40,7 @@ pub fn understand(bytes: &[u8]) {
     let (_, federation) = tidegate_services::Chat::federated(limits, || {});
     if let Ok(said) = wire::Said::read(bytes, federation.batch_bytes()) {
         let known = intake::Known { next: Some(11), last: 20, taken: 20 };
-        let follows = intake::follows(&said, 25, false, known);
+        let follows = intake::follows(&said, 25, intake::SenderNode::Other, known);
         let first = said.first;
         assert!(follows.is_err() || first < 1 << 20, "{first} after 10");
         let batch = said.batch();

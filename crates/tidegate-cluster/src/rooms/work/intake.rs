@@ -30,12 +30,19 @@ pub(super) struct Known {
     pub(super) taken: u64,
 }
 
+/// Which node a message is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SenderNode {
+    This,
+    Other,
+}
+
 /// Whose a message is, if its number and place can be true after what is known; the error is why they cannot.
 ///
 /// Numbers cannot be ahead of what is known by more than the messages can have used up that were not seen, so nobody
 /// brings them to
 /// their end. They begin again only for a sender that has seen what came last, or when nothing was there to be seen.
-pub(super) fn follows(said: &Said, place: u64, own: bool, known: Known) -> Result<Batched, String> {
+pub(super) fn follows(said: &Said, place: u64, sender: SenderNode, known: Known) -> Result<Batched, String> {
     if said.after >= place {
         return Err(format!("it has place {place} and says that it follows {}", said.after));
     }
@@ -50,11 +57,11 @@ pub(super) fn follows(said: &Said, place: u64, own: bool, known: Known) -> Resul
         }
     }
     let is_lower = known.next.is_some_and(|next| said.first < next);
-    Ok(match (own, has_seen_all && is_lower || said.after == 0) {
-        (true, _) if is_lower => Batched::HereAnew,
-        (true, _) => Batched::Here,
-        (false, true) => Batched::Anew,
-        (false, false) => Batched::Elsewhere,
+    Ok(match (sender, has_seen_all && is_lower || said.after == 0) {
+        (SenderNode::This, _) if is_lower => Batched::HereAnew,
+        (SenderNode::This, _) => Batched::Here,
+        (SenderNode::Other, true) => Batched::Anew,
+        (SenderNode::Other, false) => Batched::Elsewhere,
     })
 }
 
@@ -91,8 +98,9 @@ impl BridgeState {
         let next = self.federation.next(room);
         let order = self.order(room);
         let known = Known { next, last: order.last, taken: order.taken };
-        let own = order.is_own(said.serial, payload);
-        let batched = follows(&said, place, own, known)?;
+        let is_own = order.is_own(said.serial, payload);
+        let sender = if is_own { SenderNode::This } else { SenderNode::Other };
+        let batched = follows(&said, place, sender, known)?;
         let batch = said.batch();
         self.federation.check(&batch).map_err(|e| e.to_string())?;
         Ok(PendingBatch { room: room.clone(), place, batch, batched, told: 0, again: Instant::now() })
@@ -161,21 +169,25 @@ mod tests {
 
     #[test]
     fn numbers_go_on_or_begin_again() {
-        let is = |after, first, own| follows(&said(after, first), 25, own, KNOWN);
-        assert_eq!(is(20, 11, false), Ok(Batched::Elsewhere));
-        assert_eq!(is(20, 11, true), Ok(Batched::Here));
-        assert_eq!(is(24, 15, false), Ok(Batched::Elsewhere), "some are not kept any more");
-        assert_eq!(is(19, 10, false), Ok(Batched::Elsewhere), "old; nothing is passed on");
-        assert_eq!(is(0, 1, false), Ok(Batched::Anew));
-        assert_eq!(is(20, 1, false), Ok(Batched::Anew), "its sender has not believed what this node has");
-        assert_eq!(is(20, 1, true), Ok(Batched::HereAnew));
+        let is = |after, first, sender| follows(&said(after, first), 25, sender, KNOWN);
+        assert_eq!(is(20, 11, SenderNode::Other), Ok(Batched::Elsewhere));
+        assert_eq!(is(20, 11, SenderNode::This), Ok(Batched::Here));
+        assert_eq!(is(24, 15, SenderNode::Other), Ok(Batched::Elsewhere), "some are not kept any more");
+        assert_eq!(is(19, 10, SenderNode::Other), Ok(Batched::Elsewhere), "old; nothing is passed on");
+        assert_eq!(is(0, 1, SenderNode::Other), Ok(Batched::Anew));
+        assert_eq!(
+            is(20, 1, SenderNode::Other),
+            Ok(Batched::Anew),
+            "its sender has not believed what this node has"
+        );
+        assert_eq!(is(20, 1, SenderNode::This), Ok(Batched::HereAnew));
         let unknown = Known { next: None, last: 0, taken: 0 };
-        assert_eq!(follows(&said(24, 1_000_000), 25, false, unknown), Ok(Batched::Elsewhere));
+        assert_eq!(follows(&said(24, 1_000_000), 25, SenderNode::Other, unknown), Ok(Batched::Elsewhere));
     }
 
     #[test]
     fn no_number_is_further_ahead_than_messages_were_missed() {
-        let is = |first, known| follows(&said(20, first), 25, false, known);
+        let is = |first, known| follows(&said(20, first), 25, SenderNode::Other, known);
         let most = 11 + 5 * NUMBERS_EACH;
         assert_eq!(is(most, KNOWN), Ok(Batched::Elsewhere));
         for first in [most + 1, 1 << 40, (1 << 63) - 2, u64::MAX] {
@@ -187,7 +199,10 @@ mod tests {
         assert!(is(11 + NUMBERS_UNSEEN, of_another_stream).is_ok());
         assert!(is(12 + NUMBERS_UNSEEN, of_another_stream).is_err());
         for after in [25, 26, u64::MAX] {
-            assert!(follows(&said(after, 11), 25, false, KNOWN).is_err(), "it would come after itself");
+            assert!(
+                follows(&said(after, 11), 25, SenderNode::Other, KNOWN).is_err(),
+                "it would come after itself"
+            );
         }
     }
 }
