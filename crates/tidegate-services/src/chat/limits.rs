@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use tidegate::policy::{Limit, Limited};
 use tidegate::{Policy, PolicyError};
 
-use crate::websocket::{FRAMING_BYTES, WebSocketLimits, check_head};
+use crate::websocket::{WebSocketLimits, check_head, frame_is_input};
 
 /// Default of [`ChatLimits::burst`].
 const BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
@@ -44,12 +44,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
         range: Within(256, 1 << 30),
         change: Fixed,
         on: BY_THE_SERVICE,
-        relation: Some(Relation {
-            holds: BelowBy(FRAMING_BYTES as u128),
-            other: "input_bytes",
-            remedy: "an incomplete frame, and its framing of 256 bytes, are unconsumed input; raise `input_bytes` or lower \
-                     `line_bytes`",
-        }),
+        relation: Some(frame_is_input!("line_bytes")),
     }
     /// Commands count, too; those that are refused get a response. `None` is unlimited.
     lines_per_s: Option<NonZeroU32> = NonZeroU32::new(10) => {

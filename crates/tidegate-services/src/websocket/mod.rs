@@ -90,6 +90,23 @@ pub enum MessageFlow {
     Abort,
 }
 
+/// The relation of the largest message to the input that may be unconsumed; takes the limit's name.
+macro_rules! frame_is_input {
+    ($limit:literal) => {
+        tidegate::policy::limit::Relation {
+            holds: tidegate::policy::limit::Holds::BelowBy($crate::websocket::FRAMING_BYTES as u128),
+            other: "input_bytes",
+            remedy: concat!(
+                "an incomplete frame, and its framing of 256 bytes, are unconsumed input; ",
+                "raise `input_bytes` or lower `",
+                $limit,
+                "`"
+            ),
+        }
+    };
+}
+pub(crate) use frame_is_input;
+
 tidegate::limits! {
 /// Limits of a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,12 +121,7 @@ pub struct WebSocketLimits, as "websocket." of WebSocketLimits, at |limits| Some
         range: Within(1, 1 << 30),
         change: Fixed,
         on: BY_THE_SERVICE,
-        relation: Some(Relation {
-            holds: BelowBy(FRAMING_BYTES as u128),
-            other: "input_bytes",
-            remedy: "an incomplete frame, and its framing of 256 bytes, are unconsumed input; raise `input_bytes` or lower \
-                     `websocket.message_bytes`",
-        }),
+        relation: Some(frame_is_input!("websocket.message_bytes")),
         with: Some("websocket"),
     }
     /// From when the connection is established. `None` waits forever.
