@@ -3,6 +3,7 @@
 //! again.
 
 use std::cell::{Cell, RefCell};
+use std::io::{IoSlice, Write};
 
 use scoped_tls_hkt::scoped_thread_local;
 use tidegate::Outbox;
@@ -19,7 +20,7 @@ trait Loan {
     fn unread(&self) -> &[u8];
     /// So much of it was read.
     fn advance(&self, n: usize);
-    fn write(&self, bytes: &[u8]);
+    fn write(&self, pieces: &[IoSlice<'_>]);
 }
 
 /// Input and outbox of one call of a session.
@@ -58,8 +59,8 @@ impl Loan for Lent<'_, '_> {
         self.unread.set(&self.unread.get()[n..]);
     }
 
-    fn write(&self, bytes: &[u8]) {
-        self.out.borrow_mut().write(bytes);
+    fn write(&self, pieces: &[IoSlice<'_>]) {
+        let _ = self.out.borrow_mut().write_vectored(pieces); // an outbox takes all
     }
 }
 
@@ -82,8 +83,8 @@ pub(crate) fn has_input(of: &Shared) -> bool {
 }
 
 /// Appends to the outbox, if that is lent to this connection's handles; says whether it is.
-pub(crate) fn write(of: &Shared, bytes: &[u8]) -> bool {
-    with(of, |loan| loan.write(bytes)).is_some()
+pub(crate) fn write(of: &Shared, pieces: &[IoSlice<'_>]) -> bool {
+    with(of, |loan| loan.write(pieces)).is_some()
 }
 
 /// The loan to this connection's handles, if this thread polls its futures now. Inside of them another connection may

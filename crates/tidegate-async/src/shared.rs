@@ -162,16 +162,14 @@ impl Shared {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
             if state.room > 0 || pieces.iter().all(|piece| piece.is_empty()) {
-                let before = state.room;
+                let all: usize = pieces.iter().map(|piece| piece.len()).sum();
                 let direct = state.output.is_empty(); // otherwise another thread was first
-                for piece in pieces {
-                    let taken = piece.get(..state.room.min(piece.len())).unwrap_or_default();
-                    if !(direct && lent::write(self, taken)) {
-                        state.output.extend_from_slice(taken);
-                    }
-                    state.room -= taken.len();
-                }
-                let taken = before - state.room;
+                let taken = if direct && all <= state.room && lent::write(self, pieces) {
+                    state.room -= all;
+                    all
+                } else {
+                    state.write_some(pieces, |taken| direct && lent::write(self, &[IoSlice::new(taken)]))
+                };
                 self.notify(state);
                 return Poll::Ready(Ok(taken));
             }
@@ -312,6 +310,19 @@ impl Shared {
 }
 
 impl State {
+    /// Writes as much of the pieces as there is room for: what `lent` does not take is kept. Returns the bytes.
+    fn write_some(&mut self, pieces: &[IoSlice<'_>], lent: impl Fn(&[u8]) -> bool) -> usize {
+        let before = self.room;
+        for piece in pieces {
+            let taken = piece.get(..self.room.min(piece.len())).unwrap_or_default();
+            if !lent(taken) {
+                self.output.extend_from_slice(taken);
+            }
+            self.room -= taken.len();
+        }
+        before - self.room
+    }
+
     /// Bytes have arrived: those that can be lent, because nothing unread is before them, and who waits for them.
     pub(crate) fn arrived<'a>(&mut self, bytes: &'a [u8]) -> (&'a [u8], Option<Waiter>) {
         if bytes.is_empty() || self.input.is_empty() {

@@ -62,6 +62,12 @@ impl io::Write for Outbox<'_> {
         Ok(bytes.len())
     }
 
+    /// Appends a copy of all pieces with one allocation.
+    fn write_vectored(&mut self, pieces: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.queue.push_copies(pieces);
+        Ok(pieces.iter().map(|piece| piece.len()).sum())
+    }
+
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

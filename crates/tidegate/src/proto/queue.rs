@@ -43,6 +43,41 @@ impl Chunk {
     }
 }
 
+/// The buffer that a thread has sent last. Most answers are sent whole before the next is made, so a thread uses one
+/// over and over: above a kilobyte the allocator takes longer for a new one than the copy into it.
+mod spare_buffer {
+    use std::cell::Cell;
+
+    use bytes::BytesMut;
+
+    use super::JOIN_BYTES;
+
+    thread_local! {
+        static SPARE: Cell<Option<BytesMut>> = const { Cell::new(None) };
+    }
+
+    /// Below this the allocator is as fast.
+    const LEAST_BYTES: usize = 1024;
+
+    /// A buffer with room for so many bytes. At most a fourfold one: a peer may be slow to take what lies in it.
+    pub(super) fn take(bytes: usize) -> BytesMut {
+        if bytes < LEAST_BYTES {
+            return BytesMut::with_capacity(bytes);
+        }
+        let fits = |spare: &BytesMut| (bytes..=4 * bytes).contains(&spare.capacity());
+        let spare = SPARE.try_with(Cell::take).ok().flatten().filter(fits);
+        spare.unwrap_or_else(|| BytesMut::with_capacity(bytes))
+    }
+
+    /// Keeps a buffer for the next answer, if it is neither small nor large.
+    pub(super) fn keep(mut sent: BytesMut) {
+        sent.clear();
+        if (LEAST_BYTES..=JOIN_BYTES).contains(&sent.capacity()) {
+            let _ = SPARE.try_with(|spare| spare.set(Some(sent))); // the thread ends
+        }
+    }
+}
+
 /// Small copies are joined up to this size, so that many small writes become one piece.
 const JOIN_BYTES: usize = 16 * 1024;
 
@@ -101,20 +136,32 @@ impl SendQueue {
         self.unsent > 0
     }
 
+    #[inline]
     pub(super) fn push_copy(&mut self, bytes: &[u8]) {
-        if bytes.is_empty() {
+        self.push_copies(&[IoSlice::new(bytes)]);
+    }
+
+    /// Appends a copy of the pieces, in one chunk.
+    pub(super) fn push_copies(&mut self, pieces: &[IoSlice<'_>]) {
+        let bytes = pieces.iter().map(|piece| piece.len()).sum();
+        if bytes == 0 {
             return;
         }
-        self.unsent += bytes.len();
+        self.unsent += bytes;
         let last = match &mut self.rest {
             Some(rest) => rest.back_mut(),
             None => self.front.as_mut(),
         };
         match last {
-            Some(Chunk::Copied(tail)) if tail.len() + bytes.len() <= JOIN_BYTES => {
-                tail.extend_from_slice(bytes)
+            Some(Chunk::Copied(tail)) if tail.len() + bytes <= JOIN_BYTES => {
+                tail.reserve(bytes);
+                pieces.iter().for_each(|piece| tail.extend_from_slice(piece));
             }
-            _ => self.push(Chunk::Copied(BytesMut::from(bytes))),
+            _ => {
+                let mut chunk = spare_buffer::take(bytes);
+                pieces.iter().for_each(|piece| chunk.extend_from_slice(piece));
+                self.push(Chunk::Copied(chunk));
+            }
         }
     }
 
@@ -296,7 +343,9 @@ impl SendQueue {
                 return;
             }
             n -= length;
-            self.pop();
+            if let Some(Chunk::Copied(sent)) = self.pop() {
+                spare_buffer::keep(sent);
+            }
         }
     }
 
