@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_channel::oneshot;
 use tidegate::Peer;
 
-use crate::shared::Shared;
+use crate::shared::{DrainPlace, Shared};
 use crate::spawn::Spawner;
 use crate::time::{Sleep, Timeout};
 
@@ -136,7 +136,7 @@ impl Connection {
     /// Code that reads ahead while it works, as hyper does, must call this: otherwise a connection that reads counts as
     /// idle.
     pub fn draining(&self) -> Draining {
-        Draining { shared: self.shared.clone(), id: self.shared.timer().0 }
+        Draining { shared: self.shared.clone(), place: DrainPlace::default() }
     }
 }
 
@@ -145,20 +145,21 @@ impl Connection {
 #[must_use = "futures do nothing unless polled"]
 pub struct Draining {
     shared: Arc<Shared>,
-    id: u64,
+    place: DrainPlace,
 }
 
 impl Future for Draining {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
-        self.shared.poll_draining(task, self.id)
+        let Self { shared, place } = self.get_mut();
+        shared.poll_draining(task, place)
     }
 }
 
 impl Drop for Draining {
     fn drop(&mut self) {
-        self.shared.cancel_draining(self.id);
+        self.shared.cancel_draining(&self.place);
     }
 }
 

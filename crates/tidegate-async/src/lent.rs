@@ -20,6 +20,10 @@ trait Loan {
     fn unread(&self) -> &[u8];
     /// So much of it was read.
     fn advance(&self, n: usize);
+    /// The session's own task waits for input: notes that, if nothing else is to be had.
+    fn wait(&self) -> bool;
+    /// Another task waits in its place.
+    fn wait_no_more(&self);
     fn write(&self, pieces: &[IoSlice<'_>]);
 }
 
@@ -27,12 +31,17 @@ trait Loan {
 pub(crate) struct Lent<'a, 'o> {
     of: *const Shared,
     unread: Cell<&'a [u8]>,
+    /// What is not lent has neither input nor an end for a reader.
+    is_all: bool,
+    /// The session's own task waits for input.
+    waits: Cell<bool>,
     out: RefCell<&'a mut Outbox<'o>>,
 }
 
 impl<'a, 'o> Lent<'a, 'o> {
-    pub(crate) fn new(of: &Shared, input: &'a [u8], out: &'a mut Outbox<'o>) -> Self {
-        Self { of, unread: Cell::new(input), out: RefCell::new(out) }
+    /// `is_all`: the shared state has neither input nor an end for a reader.
+    pub(crate) fn new(of: &Shared, input: &'a [u8], is_all: bool, out: &'a mut Outbox<'o>) -> Self {
+        Self { of, unread: Cell::new(input), is_all, waits: Cell::new(false), out: RefCell::new(out) }
     }
 
     /// Lends them while `poll` runs.
@@ -40,9 +49,9 @@ impl<'a, 'o> Lent<'a, 'o> {
         LENT.set(self, poll);
     }
 
-    /// What nobody has read.
-    pub(crate) fn into_unread(self) -> &'a [u8] {
-        self.unread.get()
+    /// What nobody has read, and whether the session's own task waits for more.
+    pub(crate) fn into_parts(self) -> (&'a [u8], bool) {
+        (self.unread.get(), self.waits.get())
     }
 }
 
@@ -59,27 +68,47 @@ impl Loan for Lent<'_, '_> {
         self.unread.set(&self.unread.get()[n..]);
     }
 
+    fn wait(&self) -> bool {
+        if self.is_all {
+            self.waits.set(true);
+        }
+        self.is_all
+    }
+
+    fn wait_no_more(&self) {
+        self.waits.set(false);
+    }
+
     fn write(&self, pieces: &[IoSlice<'_>]) {
         let _ = self.out.borrow_mut().write_vectored(pieces); // an outbox takes all
     }
 }
 
-/// Shows `take` at most `most` bytes of the input that is lent to this connection's handles; 0 if there is none.
-pub(crate) fn read(of: &Shared, most: usize, take: impl FnOnce(&[u8])) -> usize {
+/// Shows `take` at most `most` bytes of the input that is lent to this connection's handles; `Some(0)` if there is
+/// none, and the session's `own` task waits for more from now on. `None`, and `take` is not called, if the shared state
+/// has to be asked.
+pub(crate) fn read(
+    of: &Shared,
+    most: usize,
+    own: bool,
+    take: &mut Option<impl FnOnce(&[u8])>,
+) -> Option<usize> {
     with(of, |loan| {
         let n = most.min(loan.unread().len());
-        if n > 0 {
-            take(&loan.unread()[..n]);
-            loan.advance(n);
+        if n == 0 {
+            return (own && loan.wait()).then_some(0);
         }
-        n
+        let take = take.take()?;
+        take(&loan.unread()[..n]);
+        loan.advance(n);
+        Some(n)
     })
-    .unwrap_or(0)
+    .flatten()
 }
 
-/// Whether there is input that is lent to this connection's handles.
-pub(crate) fn has_input(of: &Shared) -> bool {
-    with(of, |loan| !loan.unread().is_empty()).unwrap_or(false)
+/// A task that is not the session's own waits for input.
+pub(crate) fn other_waits(of: &Shared) {
+    with(of, |loan| loan.wait_no_more());
 }
 
 /// Appends to the outbox, if that is lent to this connection's handles; says whether it is.

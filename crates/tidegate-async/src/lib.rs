@@ -45,8 +45,9 @@
 //!
 //! Three allocations for each connection, none for each poll. Output that is copied is one allocation of the outbox
 //! until the kernel has taken it, as for every session: idle connections hold no buffer. On the connection's own thread
-//! reads copy from what has just arrived, and writes into the outbox; input that is not read at once, and output of
-//! other threads, are copied once more.
+//! reads copy from what has just arrived, without a lock, and writes into the outbox, several pieces at once; input that
+//! is not read at once, and output of other threads, are copied once more. Of the timers of a connection the first needs
+//! no allocation.
 //!
 //! # Features
 //!
@@ -61,6 +62,7 @@ mod session;
 mod shared;
 mod spawn;
 mod time;
+mod timers;
 mod waker;
 
 pub use connection::{Connection, Draining, OffloadFailed, ReadHalf, WriteHalf};

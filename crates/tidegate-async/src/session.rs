@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -28,6 +28,25 @@ pub struct AsyncSession {
     finished: bool,
     #[cfg(feature = "tokio")]
     runtime: Option<tokio::runtime::Handle>,
+}
+
+/// What a session was called with, as its futures see it.
+struct TakenIn<'a> {
+    /// The input that can be lent.
+    input: &'a [u8],
+    /// The shared state has neither input nor an end for a reader.
+    is_all: bool,
+    /// The session's own task was woken.
+    woken: bool,
+}
+
+impl TakenIn<'_> {
+    fn wakes(&mut self, waiter: Waiter) {
+        match waiter {
+            Waiter::Session => self.woken = true,
+            Waiter::Other(waker) => waker.wake(),
+        }
+    }
 }
 
 impl AsyncSession {
@@ -64,41 +83,48 @@ impl AsyncSession {
         event: impl FnOnce(&mut State) -> Option<Waiter>,
     ) -> Flow {
         self.shared.wake.begin(|| out.waker());
-        let input = self.take_in(input, out, event);
-        let lent = Lent::new(&self.shared, input, out);
+        let TakenIn { input, is_all, mut woken } = self.take_in(input, out, event);
+        let lent = Lent::new(&self.shared, input, is_all, out);
         for _ in 0..POLL_QUANTUM {
-            if !self.shared.wake.take_woken() {
+            if !(self.shared.wake.take_woken() | std::mem::take(&mut woken)) {
                 break;
             }
             lent.during(|| self.poll());
         }
-        let unread = lent.into_unread();
+        let (unread, reads) = lent.into_parts();
         if !unread.is_empty() {
             let reader = self.shared.lock().keep(unread);
             reader.into_iter().for_each(|waiter| self.shared.notify_waiter(waiter));
         }
-        let flow = self.hand_over(out);
+        let flow = self.hand_over(reads, out);
         self.shared.wake.end();
         flow
     }
 
-    /// Notes what has happened, and wakes who waits for it. Returns the input that can be lent.
+    /// Notes what has happened, and wakes who waits for it.
     fn take_in<'a>(
         &mut self,
         input: &'a [u8],
         out: &Outbox<'_>,
         event: impl FnOnce(&mut State) -> Option<Waiter>,
-    ) -> &'a [u8] {
+    ) -> TakenIn<'a> {
         let mut state = self.shared.lock();
         state.running = true;
         let due = state.set_now(out.now());
         let (input, reader) = state.arrived(input);
         let of_event = event(&mut state);
         let writer = state.set_room(out.room());
+        let mut taken = TakenIn { input, is_all: state.has_nothing_to_read(), woken: false };
         drop(state);
-        due.into_iter().for_each(Waker::wake);
-        [reader, of_event, writer].into_iter().flatten().for_each(|waiter| self.shared.notify_waiter(waiter));
-        input
+        for waiter in due {
+            taken.wakes(waiter);
+        }
+        for waiter in [reader, of_event, writer] {
+            if let Some(waiter) = waiter {
+                taken.wakes(waiter);
+            }
+        }
+        taken
     }
 
     fn poll(&mut self) {
@@ -122,9 +148,11 @@ impl AsyncSession {
         }
     }
 
-    /// Moves written bytes and requests to the outbox, and returns how the connection goes on.
-    fn hand_over(&mut self, out: &mut Outbox<'_>) -> Flow {
+    /// Moves written bytes and requests to the outbox, and returns how the connection goes on. `reads`: the session's own
+    /// task waits for input.
+    fn hand_over(&mut self, reads: bool, out: &mut Outbox<'_>) -> Flow {
         let mut state = self.shared.lock();
+        let read_before = if reads { state.session_reads() } else { None };
         if !state.jobs.is_empty() {
             let jobs = std::mem::take(&mut state.jobs);
             drop(state);
@@ -159,6 +187,7 @@ impl AsyncSession {
         }
         state.running = false;
         drop(state);
+        drop(read_before); // not under the lock
         if self.root.is_none() {
             self.shared.close(); // the session is not called any more: remaining handles must not wait for it
         }
@@ -199,8 +228,7 @@ impl Session for AsyncSession {
     }
 
     fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
-        let waiting = self.shared.lock().begin_to_drain();
-        waiting.for_each(Waker::wake);
+        self.shared.begin_to_drain();
         self.run(out, |_| Some(Waiter::Session))
     }
 

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
-use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{
+    AtomicBool, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -14,6 +16,7 @@ use tidegate::Outbox;
 use tidegate::proto::mail::Job;
 
 use crate::lent;
+use crate::timers::Timers;
 use crate::waker::SessionWake;
 
 /// Output up to this size is copied to the outbox.
@@ -28,6 +31,10 @@ pub(crate) struct Shared {
     waker: Waker,
     /// There are spawned futures in the state.
     has_spawned: AtomicBool,
+    /// The server drains, or the connection is gone: set before anything that waits for that is woken.
+    drains: AtomicBool,
+    /// The connection is gone, as the state says.
+    is_closed: AtomicBool,
 }
 
 /// Who waits.
@@ -52,8 +59,7 @@ pub(crate) struct State {
     /// The connection is gone.
     closed: bool,
     pub(crate) draining: DrainWaiters,
-    timers: BTreeMap<(Instant, u64), Waker>,
-    next_timer: u64,
+    timers: Timers,
     now: Option<Instant>,
     spawned: Vec<BoxFuture<'static, ()>>,
     /// Offloaded when the session next has its outbox.
@@ -68,13 +74,21 @@ pub(crate) struct DrainWaiters {
     pub(crate) begun: bool,
     /// The code waits for the drain: it decides when the connection ends.
     pub(crate) watched: bool,
-    waiting: BTreeMap<u64, Waker>,
+    waiting: BTreeMap<u64, Waiter>,
+    next: u64,
 }
 
 impl Shared {
     pub(crate) fn new(wake: Arc<SessionWake>) -> Self {
         let waker = Waker::from(wake.clone());
-        Self { state: Mutex::default(), wake, waker, has_spawned: AtomicBool::new(false) }
+        Self {
+            state: Mutex::default(),
+            wake,
+            waker,
+            has_spawned: AtomicBool::new(false),
+            drains: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+        }
     }
 
     /// The waker of the session's futures.
@@ -111,17 +125,22 @@ impl Shared {
             return Poll::Ready(Ok(0));
         }
         let mut own = self.session_waiter(task);
+        let mut take = Some(take);
+        match lent::read(self, most, own.is_some(), &mut take) {
+            Some(0) => return Poll::Pending,
+            Some(n) => return Poll::Ready(Ok(n)),
+            None => {}
+        }
         loop {
             let mut state = self.lock();
-            if !state.input.is_empty() {
+            if !state.input.is_empty()
+                && let Some(take) = take.take()
+            {
                 let n = most.min(state.input.len());
                 take(&state.input[..n]);
                 state.input.advance(n);
                 self.notify(state); // receiving may have been paused
                 return Poll::Ready(Ok(n));
-            }
-            if lent::has_input(self) {
-                return Poll::Ready(Ok(lent::read(self, most, take)));
             }
             if state.ended {
                 return Poll::Ready(Ok(0));
@@ -134,6 +153,7 @@ impl Shared {
                 own = Some(Waiter::Other(task.waker().clone()));
                 continue;
             };
+            lent::other_waits(self);
             let before = state.reader.replace(waiter);
             if before.is_none() {
                 self.notify(state); // a stop need not wait for an idle reader on another thread
@@ -187,8 +207,11 @@ impl Shared {
 
     /// Everything written is sent by the engine; a flush never waits.
     pub(crate) fn poll_flush(&self) -> Poll<io::Result<()>> {
-        let state = self.lock();
-        if state.closed { Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())) } else { Poll::Ready(Ok(())) }
+        if self.is_closed.load(Acquire) {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        } else {
+            Poll::Ready(Ok(()))
+        }
     }
 
     /// Ends the sending side after what was written.
@@ -201,23 +224,31 @@ impl Shared {
         Poll::Ready(Ok(()))
     }
 
-    /// Waits until the server drains, under a key of [`timer`](Self::timer).
-    pub(crate) fn poll_draining(&self, task: &Context<'_>, id: u64) -> Poll<()> {
-        let waker = task.waker().clone();
+    /// Waits until the server drains. `id` is the place among those that wait, once it has one.
+    pub(crate) fn poll_draining(&self, task: &Context<'_>, id: &mut DrainPlace) -> Poll<()> {
+        let own = self.session_waiter(task);
+        if own.is_some() && id.is_session && !self.drains.load(Acquire) {
+            return Poll::Pending; // it has its place already
+        }
+        id.is_session = own.is_some();
+        let waiter = own.unwrap_or_else(|| Waiter::Other(task.waker().clone()));
         let mut state = self.lock();
         state.draining.watched = true;
         if state.draining.begun || state.closed {
             return Poll::Ready(());
         }
-        let before = state.draining.waiting.insert(id, waker);
+        let key = *id.key.get_or_insert_with(|| state.draining.new_key());
+        let before = state.draining.waiting.insert(key, waiter);
         drop(state);
         drop(before);
         Poll::Pending
     }
 
-    pub(crate) fn cancel_draining(&self, id: u64) {
-        let waker = self.lock().draining.waiting.remove(&id);
-        drop(waker); // not under the lock
+    pub(crate) fn cancel_draining(&self, id: &DrainPlace) {
+        if let Some(key) = id.key {
+            let waiter = self.lock().draining.waiting.remove(&key);
+            drop(waiter); // not under the lock
+        }
     }
 
     /// Adds a future of this connection.
@@ -266,6 +297,8 @@ impl Shared {
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
+        self.is_closed.store(true, Release);
+        self.drains.store(true, Release);
         let ends: [Option<Waiter>; 2] = [state.reader.take(), state.writer.take()];
         let draining = std::mem::take(&mut state.draining.waiting);
         let timers = std::mem::take(&mut state.timers);
@@ -274,39 +307,75 @@ impl Shared {
         state.output = BytesMut::new();
         drop(state);
         ends.into_iter().flatten().for_each(|waiter| self.notify_waiter(waiter));
-        draining.into_values().chain(timers.into_values()).for_each(Waker::wake);
+        draining.into_values().chain(timers.into_waiters()).for_each(|waiter| self.notify_waiter(waiter));
         drop((spawned, jobs));
     }
 
-    /// A key for a timer of this connection, and the time it counts from.
-    pub(crate) fn timer(&self) -> (u64, Instant) {
-        let mut state = self.lock();
-        state.next_timer += 1;
+    /// The time that a timer of this connection counts from.
+    pub(crate) fn now(&self) -> Instant {
         // Virtual time is ahead of the clock; the time of a batch of events is behind it.
         let clock = Instant::now();
-        (state.next_timer, state.now.map_or(clock, |now| now.max(clock)))
+        self.lock().now.map_or(clock, |now| now.max(clock))
     }
 
-    /// Waits until `at`. Returns immediately if the connection is gone, because no thread would fire the timer.
-    pub(crate) fn poll_timer(&self, task: &Context<'_>, at: Instant, id: u64) -> Poll<()> {
-        let waker = task.waker().clone();
+    /// Waits until `at`. `id` is that of the timer, once it is set. Returns immediately if the connection is gone,
+    /// because no thread would fire the timer.
+    pub(crate) fn poll_timer(&self, task: &Context<'_>, at: Instant, id: &mut Option<u64>) -> Poll<()> {
+        let waiter = self.session_waiter(task).unwrap_or_else(|| Waiter::Other(task.waker().clone()));
         let mut state = self.lock();
         let now = state.now.filter(|_| state.running).unwrap_or_else(Instant::now);
         let over = at <= now || state.closed;
-        let before = if over { state.timers.remove(&(at, id)) } else { state.timers.insert((at, id), waker) };
-        if over || before.is_some() {
+        if over {
+            let before = id.take().and_then(|id| state.timers.remove((at, id)));
+            drop(state);
+            drop(before);
+            return Poll::Ready(());
+        }
+        let before = match *id {
+            Some(id) => state.timers.set((at, id), waiter),
+            None => {
+                *id = Some(state.timers.add(at, waiter));
+                None
+            }
+        };
+        if before.is_some() {
             drop(state); // the waker has changed, not the time
         } else {
             self.notify(state);
         }
         drop(before);
-        if over { Poll::Ready(()) } else { Poll::Pending }
+        Poll::Pending
     }
 
     pub(crate) fn cancel_timer(&self, at: Instant, id: u64) {
-        let waker = self.lock().timers.remove(&(at, id));
-        drop(waker); // not under the lock
+        let waiter = self.lock().timers.remove((at, id));
+        drop(waiter); // not under the lock
     }
+
+    /// The server drains: wakes who waits for that.
+    pub(crate) fn begin_to_drain(&self) {
+        let mut state = self.lock();
+        state.draining.begun = true;
+        self.drains.store(true, Release);
+        let waiting = std::mem::take(&mut state.draining.waiting);
+        drop(state);
+        waiting.into_values().for_each(|waiter| self.notify_waiter(waiter));
+    }
+}
+
+impl DrainWaiters {
+    fn new_key(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+/// Where a future that waits for the drain is among those that do.
+#[derive(Debug, Default)]
+pub(crate) struct DrainPlace {
+    key: Option<u64>,
+    /// The session's own task waits there.
+    is_session: bool,
 }
 
 impl State {
@@ -349,27 +418,25 @@ impl State {
         if room > 0 { self.writer.take() } else { None }
     }
 
-    /// Sets the time of this event, and wakes expired timers.
-    pub(crate) fn set_now(&mut self, now: Instant) -> Vec<Waker> {
+    /// Sets the time of this event; who waits for a timer that is due.
+    pub(crate) fn set_now(&mut self, now: Instant) -> Vec<Waiter> {
         self.now = Some(now);
-        let mut due = Vec::new();
-        while let Some(first) = self.timers.first_entry()
-            && first.key().0 <= now
-        {
-            due.push(first.remove());
-        }
-        due
+        self.timers.take_due(now)
     }
 
     /// When the next timer is due.
     pub(crate) fn next_timer(&self) -> Option<Instant> {
-        self.timers.first_key_value().map(|(&(at, _), _)| at)
+        self.timers.next()
     }
 
-    /// The server drains.
-    pub(crate) fn begin_to_drain(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        self.draining.begun = true;
-        std::mem::take(&mut self.draining.waiting).into_values()
+    /// Whether there is nothing to read, and no end.
+    pub(crate) fn has_nothing_to_read(&self) -> bool {
+        self.input.is_empty() && !self.ended && !self.closed
+    }
+
+    /// The session's own task waits for input; who has waited for it before.
+    pub(crate) fn session_reads(&mut self) -> Option<Waiter> {
+        self.reader.replace(Waiter::Session)
     }
 
     /// Whether a reader waits and there is no input.

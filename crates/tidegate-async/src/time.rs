@@ -15,20 +15,20 @@ use crate::shared::Shared;
 pub struct Sleep {
     shared: Arc<Shared>,
     at: Instant,
-    id: u64,
+    /// Its number among the timers of the connection, from the first poll on.
+    id: Option<u64>,
 }
 
 impl Sleep {
     pub(crate) fn after(shared: Arc<Shared>, duration: Duration) -> Self {
-        let (id, now) = shared.timer();
+        let now = shared.now();
         // A time that cannot be represented is treated as never.
         let at = now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(1 << 32));
-        Self { shared, at, id }
+        Self { shared, at, id: None }
     }
 
     pub(crate) fn until(shared: Arc<Shared>, at: Instant) -> Self {
-        let (id, _) = shared.timer();
-        Self { shared, at, id }
+        Self { shared, at, id: None }
     }
 
     /// When it is due.
@@ -42,13 +42,16 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
-        self.shared.poll_timer(task, self.at, self.id)
+        let Self { shared, at, id } = self.get_mut();
+        shared.poll_timer(task, *at, id)
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        self.shared.cancel_timer(self.at, self.id);
+        if let Some(id) = self.id {
+            self.shared.cancel_timer(self.at, id);
+        }
     }
 }
 

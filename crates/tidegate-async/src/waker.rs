@@ -30,7 +30,8 @@ impl SessionWake {
 
     /// Whether it was woken since it [began](Self::begin), or since the last call of this.
     pub(crate) fn take_woken(&self) -> bool {
-        self.state.compare_exchange(RUNNING_WOKEN, RUNNING, AcqRel, Acquire).is_ok()
+        self.state.load(Acquire) == RUNNING_WOKEN // mostly not: an exchange costs as much as several loads
+            && self.state.compare_exchange(RUNNING_WOKEN, RUNNING, AcqRel, Acquire).is_ok()
     }
 
     /// The session returns. If it was woken meanwhile it is called again, after other connections.

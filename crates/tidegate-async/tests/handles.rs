@@ -1,7 +1,7 @@
 //! What code outside of a connection's future holds of it: it never waits for a connection that is not served any more,
 //! and its wakers may do what they like.
 
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
 use std::io::ErrorKind;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -177,4 +177,27 @@ fn writes_of_several_threads_keep_their_order() {
     });
     let conn = TestConnection::open(&writes.speaks_first()).unwrap();
     assert_eq!(conn.output(), b"123");
+}
+
+#[test]
+fn a_reader_that_moves_to_another_task_is_woken_there() {
+    let (say, heard) = mpsc::channel();
+    let service = service(move |conn: Connection| {
+        let say = say.clone();
+        async move {
+            let spawner = conn.spawner();
+            let (mut reader, _writer) = conn.into_split();
+            poll_fn(|task| {
+                let waits =
+                    Pin::new(&mut reader).poll_read(task, &mut ReadBuf::new(&mut [0; 10])).is_pending();
+                Poll::Ready(assert!(waits, "nothing was sent yet"))
+            })
+            .await;
+            spawner.spawn(async move { say.send(reader.read_u8().await.unwrap()).unwrap() });
+            pending::<()>().await;
+        }
+    });
+    let mut conn = TestConnection::open(&service).unwrap();
+    conn.receive(b"x");
+    assert_eq!(heard.try_recv(), Ok(b'x'));
 }

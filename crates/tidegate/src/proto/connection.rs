@@ -231,26 +231,27 @@ impl Connection {
         if self.own_deadline() == Some(deadline) { Resolution::Tick } else { Resolution::Millisecond }
     }
 
-    /// The first of the session's timers and the retry of an operation that failed for lack of memory.
+    /// The first of the session's timers, of its next turn, and of the retry of an operation that failed for lack of
+    /// memory.
     #[inline]
-    fn own_deadline(&self) -> Option<Instant> {
+    #[must_use]
+    pub fn own_deadline(&self) -> Option<Instant> {
+        if self.again.is_none() && self.shortage.is_none() {
+            return self.state_of_session.timers.next();
+        }
         [self.state_of_session.timers.next(), self.again, self.retry_at()].into_iter().flatten().min()
     }
 
-    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says: the session has set a timer, it
+    /// Whether its next deadline may be earlier than [`timeouts::soonest`] and its [own](Self::own_deadline) say: it
     /// lingers, or a drain waits for its last request.
     #[inline]
     #[must_use]
-    pub fn has_own_deadline(&self) -> bool {
-        self.state_of_session.timers.next().is_some()
-            || self.again.is_some()
-            || self.retry_at().is_some()
-            || self.state_of_session.leaving
-            || self.state == ConnectionState::Draining { lingering: true }
+    pub fn has_short_limit(&self) -> bool {
+        self.state_of_session.leaving || self.state == ConnectionState::Draining { lingering: true }
     }
 
-    /// Whether no time limit but the idle timeout can apply, as long as it has no [own
-    /// deadline](Self::has_own_deadline).
+    /// Whether no time limit but the idle timeout can apply, as long as it has no [short
+    /// one](Self::has_short_limit).
     #[inline]
     #[must_use]
     pub fn only_idles(&self) -> bool {

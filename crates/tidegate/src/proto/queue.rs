@@ -72,6 +72,7 @@ mod spare_buffer {
     /// Keeps a buffer for the next answer, if it is neither small nor large.
     pub(super) fn keep(mut sent: BytesMut) {
         sent.clear();
+        let _ = sent.try_reclaim(sent.capacity() + 1); // what was sent in several steps counts as room again
         if (LEAST_BYTES..=JOIN_BYTES).contains(&sent.capacity()) {
             let _ = SPARE.try_with(|spare| spare.set(Some(sent))); // the thread ends
         }
@@ -425,6 +426,49 @@ mod tests {
             assert_eq!(queue.len(), left.len());
         }
         assert!(queue.is_empty() && queue.front.is_none() && queue.rest.is_none());
+    }
+
+    #[test]
+    fn pieces_that_are_written_together_are_one_chunk() {
+        let mut queue = SendQueue::default();
+        let (head, body) = (vec![b'h'; 150], vec![b'b'; 4096]);
+        queue.push_copies(&[IoSlice::new(&head), IoSlice::new(&[]), IoSlice::new(&body)]);
+        assert_eq!(queue.only_slice(), Some([head, body].concat().as_slice()));
+        queue.push_copies(&[IoSlice::new(b"x"), IoSlice::new(b"y")]);
+        assert_eq!(
+            (queue.only_slice().map(|all| all.len()), queue.len()),
+            (Some(4248), 4248),
+            "they are joined"
+        );
+        queue.push_copies(&[IoSlice::new(&[0; JOIN_BYTES]), IoSlice::new(b"z")]);
+        assert_eq!((queue.only_slice(), queue.len()), (None, 4248 + JOIN_BYTES + 1));
+        queue.confirm(4248);
+        assert_eq!(queue.only_slice().map(|all| all.len()), Some(JOIN_BYTES + 1));
+        queue.push_copies(&[IoSlice::new(&[])]);
+        assert_eq!(queue.len(), JOIN_BYTES + 1);
+    }
+
+    /// Appends so many bytes, has them sent, and returns where they lay.
+    fn sent_from(bytes: usize) -> *const u8 {
+        let mut queue = SendQueue::default();
+        queue.push_copy(&vec![1; bytes]);
+        let at = queue.only_slice().unwrap().as_ptr();
+        queue.confirm(1);
+        queue.confirm(bytes - 1);
+        at
+    }
+
+    #[test]
+    fn a_buffer_that_was_sent_is_used_again_for_what_fills_a_quarter_of_it() {
+        let spare = || spare_buffer::take(1100).capacity();
+        sent_from(4000);
+        assert!(sent_from(3000) == sent_from(1000 + 200), "it went back each time");
+        assert_eq!(spare(), 4000);
+        sent_from(JOIN_BYTES);
+        assert_eq!(spare(), 1100, "too large for so few");
+        sent_from(JOIN_BYTES + 1);
+        sent_from(1000);
+        assert_eq!(spare(), 1100, "neither a large one nor a small one is kept");
     }
 
     /// Three bytes of memory, five of a file, and three more.

@@ -131,14 +131,17 @@ impl Timers {
     }
 
     /// The tick, counted from the base, at which a deadline at `when` fires.
+    #[inline]
     #[must_use]
     pub fn tick_of(&self, when: Instant, resolution: Resolution) -> u64 {
-        let ahead_ns = when.saturating_duration_since(self.base).as_nanos();
+        // Divisions of 128 bits are calls. A time that is five centuries ahead is never.
+        let ahead_ns =
+            u64::try_from(when.saturating_duration_since(self.base).as_nanos()).unwrap_or(u64::MAX);
         let ticks = match resolution {
-            Resolution::Tick => ahead_ns.div_ceil(u128::from(TICK_NS)),
-            Resolution::Millisecond => ahead_ns.div_ceil(1_000_000) * u128::from(TICKS_PER_MS),
+            Resolution::Tick => ahead_ns.div_ceil(TICK_NS),
+            Resolution::Millisecond => ahead_ns.div_ceil(1_000_000).saturating_mul(TICKS_PER_MS),
         };
-        u64::try_from(ticks).unwrap_or(u64::MAX).max(self.done + 1)
+        ticks.max(self.done + 1)
     }
 
     fn arm_tick(&mut self, index: u32, tick: u64) {
