@@ -22,8 +22,6 @@ trait Loan {
     fn advance(&self, n: usize);
     /// The session's own task waits for input: notes that, if nothing else is to be had.
     fn wait(&self) -> bool;
-    /// Another task waits in its place.
-    fn wait_no_more(&self);
     fn write(&self, pieces: &[IoSlice<'_>]);
 }
 
@@ -33,7 +31,7 @@ pub(crate) struct Lent<'a, 'o> {
     unread: Cell<&'a [u8]>,
     /// What is not lent has neither input nor an end for a reader.
     is_all: bool,
-    /// The session's own task waits for input.
+    /// The session's own task has noted that it waits for input.
     waits: Cell<bool>,
     out: RefCell<&'a mut Outbox<'o>>,
 }
@@ -49,7 +47,7 @@ impl<'a, 'o> Lent<'a, 'o> {
         LENT.set(self, poll);
     }
 
-    /// What nobody has read, and whether the session's own task waits for more.
+    /// What nobody has read, and whether the session's own task has noted that it waits for more.
     pub(crate) fn into_parts(self) -> (&'a [u8], bool) {
         (self.unread.get(), self.waits.get())
     }
@@ -75,28 +73,24 @@ impl Loan for Lent<'_, '_> {
         self.is_all
     }
 
-    fn wait_no_more(&self) {
-        self.waits.set(false);
-    }
-
     fn write(&self, pieces: &[IoSlice<'_>]) {
         let _ = self.out.borrow_mut().write_vectored(pieces); // an outbox takes all
     }
 }
 
 /// Shows `take` at most `most` bytes of the input that is lent to this connection's handles; `Some(0)` if there is
-/// none, and the session's `own` task waits for more from now on. `None`, and `take` is not called, if the shared state
-/// has to be asked.
+/// none, and a note says that the session's own task waits for more, if it `may_note` that. `None`, and `take` is not
+/// called, if the shared state has to be asked.
 pub(crate) fn read(
     of: &Shared,
     most: usize,
-    own: bool,
+    may_note: bool,
     take: &mut Option<impl FnOnce(&[u8])>,
 ) -> Option<usize> {
     with(of, |loan| {
         let n = most.min(loan.unread().len());
         if n == 0 {
-            return (own && loan.wait()).then_some(0);
+            return (may_note && loan.wait()).then_some(0);
         }
         let take = take.take()?;
         take(&loan.unread()[..n]);
@@ -104,11 +98,6 @@ pub(crate) fn read(
         Some(n)
     })
     .flatten()
-}
-
-/// A task that is not the session's own waits for input.
-pub(crate) fn other_waits(of: &Shared) {
-    with(of, |loan| loan.wait_no_more());
 }
 
 /// Appends to the outbox, if that is lent to this connection's handles; says whether it is.

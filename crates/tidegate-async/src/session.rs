@@ -108,8 +108,7 @@ impl AsyncSession {
         out: &Outbox<'_>,
         event: impl FnOnce(&mut State) -> Option<Waiter>,
     ) -> TakenIn<'a> {
-        let mut state = self.shared.lock();
-        state.running = true;
+        let mut state = self.shared.begin();
         let due = state.set_now(out.now());
         let (input, reader) = state.arrived(input);
         let of_event = event(&mut state);
@@ -149,10 +148,10 @@ impl AsyncSession {
     }
 
     /// Moves written bytes and requests to the outbox, and returns how the connection goes on. `reads`: the session's own
-    /// task waits for input.
+    /// task has noted that it waits for input.
     fn hand_over(&mut self, reads: bool, out: &mut Outbox<'_>) -> Flow {
         let mut state = self.shared.lock();
-        let read_before = if reads { state.session_reads() } else { None };
+        let read_before = if reads { self.shared.take_note(&mut state) } else { None };
         if !state.jobs.is_empty() {
             let jobs = std::mem::take(&mut state.jobs);
             drop(state);

@@ -35,6 +35,9 @@ pub(crate) struct Shared {
     drains: AtomicBool,
     /// The connection is gone, as the state says.
     is_closed: AtomicBool,
+    /// The state says who waits for input since the session was called: a note of the loan does not. Written under the
+    /// lock; who polls the reader without it was handed the reader, and so sees what was written before.
+    reader_is_set: AtomicBool,
 }
 
 /// Who waits.
@@ -88,6 +91,7 @@ impl Shared {
             has_spawned: AtomicBool::new(false),
             drains: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            reader_is_set: AtomicBool::new(false),
         }
     }
 
@@ -114,6 +118,21 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The session is called.
+    pub(crate) fn begin(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.running = true;
+        self.reader_is_set.store(false, Relaxed);
+        state
+    }
+
+    /// The session's own task has noted that it waits for input: so does the state, unless somebody has waited there
+    /// since. Who has waited before.
+    pub(crate) fn take_note(&self, state: &mut State) -> Option<Waiter> {
+        let noted_last = !self.reader_is_set.load(Relaxed);
+        if noted_last { state.reader.replace(Waiter::Session) } else { None }
+    }
+
     /// Reads what has arrived: at most `most` bytes, shown to `take`. `Ok(0)` is the end.
     pub(crate) fn poll_read(
         &self,
@@ -126,7 +145,8 @@ impl Shared {
         }
         let mut own = self.session_waiter(task);
         let mut take = Some(take);
-        match lent::read(self, most, own.is_some(), &mut take) {
+        let may_note = own.is_some() && !self.reader_is_set.load(Relaxed);
+        match lent::read(self, most, may_note, &mut take) {
             Some(0) => return Poll::Pending,
             Some(n) => return Poll::Ready(Ok(n)),
             None => {}
@@ -153,7 +173,7 @@ impl Shared {
                 own = Some(Waiter::Other(task.waker().clone()));
                 continue;
             };
-            lent::other_waits(self);
+            self.reader_is_set.store(true, Relaxed);
             let before = state.reader.replace(waiter);
             if before.is_none() {
                 self.notify(state); // a stop need not wait for an idle reader on another thread
@@ -432,11 +452,6 @@ impl State {
     /// Whether there is nothing to read, and no end.
     pub(crate) fn has_nothing_to_read(&self) -> bool {
         self.input.is_empty() && !self.ended && !self.closed
-    }
-
-    /// The session's own task waits for input; who has waited for it before.
-    pub(crate) fn session_reads(&mut self) -> Option<Waiter> {
-        self.reader.replace(Waiter::Session)
     }
 
     /// Whether a reader waits and there is no input.

@@ -5,12 +5,13 @@ use std::future::{Future, pending, poll_fn};
 use std::io::ErrorKind;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc::{self, TryRecvError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tidegate::testing::TestConnection;
-use tidegate_async::{Connection, Sleep, service};
+use tidegate_async::{Connection, ReadHalf, Sleep, service};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Counts how often it is woken.
@@ -179,6 +180,15 @@ fn writes_of_several_threads_keep_their_order() {
     assert_eq!(conn.output(), b"123");
 }
 
+/// Polls `reader` in the task that calls it: nothing has arrived yet.
+async fn waits(reader: &mut ReadHalf) {
+    poll_fn(|task| {
+        let read = Pin::new(&mut *reader).poll_read(task, &mut ReadBuf::new(&mut [0; 10]));
+        Poll::Ready(assert!(read.is_pending(), "nothing was sent yet"))
+    })
+    .await;
+}
+
 #[test]
 fn a_reader_that_moves_to_another_task_is_woken_there() {
     let (say, heard) = mpsc::channel();
@@ -187,12 +197,7 @@ fn a_reader_that_moves_to_another_task_is_woken_there() {
         async move {
             let spawner = conn.spawner();
             let (mut reader, _writer) = conn.into_split();
-            poll_fn(|task| {
-                let waits =
-                    Pin::new(&mut reader).poll_read(task, &mut ReadBuf::new(&mut [0; 10])).is_pending();
-                Poll::Ready(assert!(waits, "nothing was sent yet"))
-            })
-            .await;
+            waits(&mut reader).await;
             spawner.spawn(async move { say.send(reader.read_u8().await.unwrap()).unwrap() });
             pending::<()>().await;
         }
@@ -200,4 +205,33 @@ fn a_reader_that_moves_to_another_task_is_woken_there() {
     let mut conn = TestConnection::open(&service).unwrap();
     conn.receive(b"x");
     assert_eq!(heard.try_recv(), Ok(b'x'));
+}
+
+#[test]
+fn a_reader_is_woken_on_the_thread_where_it_has_waited_last() {
+    for comes_back in [false, true] {
+        let count = Arc::<Count>::default();
+        let elsewhere = Waker::from(count.clone());
+        let (say, heard) = mpsc::channel();
+        let service = service(move |conn: Connection| {
+            let (elsewhere, say) = (elsewhere.clone(), say.clone());
+            async move {
+                let (mut reader, _writer) = conn.into_split();
+                waits(&mut reader).await;
+                let thread = std::thread::spawn(move || {
+                    assert!(poll(pin!(waits(&mut reader)), &elsewhere).is_ready());
+                    reader
+                });
+                let mut reader = thread.join().unwrap();
+                if comes_back {
+                    say.send(reader.read_u8().await.unwrap()).unwrap();
+                }
+                pending::<()>().await;
+            }
+        });
+        let mut conn = TestConnection::open(&service).unwrap();
+        conn.receive(b"x");
+        let here = if comes_back { Ok(b'x') } else { Err(TryRecvError::Empty) };
+        assert_eq!((heard.try_recv(), count.0.load(SeqCst)), (here, usize::from(!comes_back)));
+    }
 }
