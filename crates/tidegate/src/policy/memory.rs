@@ -81,8 +81,8 @@ pub const ACCEPT_BYTES: u64 = 512;
 /// (benchmarks/connections.md).
 pub const CONNECTION_BYTES: u64 = 4096;
 
-/// Memory of a process without the policy's threads and buffers: runtime, stacks of a few threads, rings, logging, and
-/// what the allocator retains.
+/// Memory of a process without the policy's threads and buffers: runtime, stacks of a few threads, rings, logging, what
+/// the allocator retains, and the buffer of at most 16 KiB that each I/O thread has sent last.
 pub const PROCESS_BYTES: u64 = 32 << 20;
 
 impl MemoryBound {

@@ -59,12 +59,13 @@ mod spare_buffer {
     /// Below this the allocator is as fast.
     const LEAST_BYTES: usize = 1024;
 
-    /// A buffer with room for so many bytes. At most a fourfold one: a peer may be slow to take what lies in it.
+    /// A buffer with room for so many bytes: at most twice as many, as in one that grows. A peer may be slow to take what
+    /// lies in it.
     pub(super) fn take(bytes: usize) -> BytesMut {
         if bytes < LEAST_BYTES {
             return BytesMut::with_capacity(bytes);
         }
-        let fits = |spare: &BytesMut| (bytes..=4 * bytes).contains(&spare.capacity());
+        let fits = |spare: &BytesMut| (bytes..=2 * bytes).contains(&spare.capacity());
         let spare = SPARE.try_with(Cell::take).ok().flatten().filter(fits);
         spare.unwrap_or_else(|| BytesMut::with_capacity(bytes))
     }
@@ -111,7 +112,7 @@ impl SendQueue {
                 }
             };
             taken += n;
-            self.confirm(n);
+            self.confirm_and_free(n);
         }
         Ok(taken)
     }
@@ -330,8 +331,19 @@ impl SendQueue {
         self.in_flight += bytes;
     }
 
-    /// Confirms `n` bytes: first those that were [taken](Self::take), otherwise from the front.
+    /// Confirms `n` bytes: first those that were [taken](Self::take), otherwise from the front. The thread keeps the last
+    /// buffer.
     pub(crate) fn confirm(&mut self, n: usize) {
+        self.remove(n, spare_buffer::keep);
+    }
+
+    /// The same where the thread may be the connection's own, which keeps no buffer while that is idle.
+    pub(crate) fn confirm_and_free(&mut self, n: usize) {
+        self.remove(n, drop);
+    }
+
+    #[inline]
+    fn remove(&mut self, n: usize, sent_whole: impl Fn(BytesMut)) {
         let flown = n.min(self.in_flight);
         self.in_flight -= flown;
         let mut n = (n - flown).min(self.unsent);
@@ -345,7 +357,7 @@ impl SendQueue {
             }
             n -= length;
             if let Some(Chunk::Copied(sent)) = self.pop() {
-                spare_buffer::keep(sent);
+                sent_whole(sent);
             }
         }
     }
@@ -459,16 +471,26 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_was_sent_is_used_again_for_what_fills_a_quarter_of_it() {
+    fn a_buffer_that_was_sent_is_used_again_for_what_fills_half_of_it() {
         let spare = || spare_buffer::take(1100).capacity();
-        sent_from(4000);
-        assert!(sent_from(3000) == sent_from(1000 + 200), "it went back each time");
-        assert_eq!(spare(), 4000);
+        sent_from(2200);
+        assert!(sent_from(2000) == sent_from(1100), "it went back each time");
+        assert_eq!(spare(), 2200);
         sent_from(JOIN_BYTES);
         assert_eq!(spare(), 1100, "too large for so few");
         sent_from(JOIN_BYTES + 1);
         sent_from(1000);
         assert_eq!(spare(), 1100, "neither a large one nor a small one is kept");
+    }
+
+    #[test]
+    fn a_thread_of_one_connection_keeps_no_buffer() {
+        let mut queue = SendQueue::default();
+        queue.push_copy(&[1; 2000]);
+        queue.take_all().confirm_and_free(2000);
+        queue.push_copy(&[1; 2000]);
+        assert_eq!(queue.copy_into(&mut [0; 2000]).unwrap(), 2000);
+        assert_eq!(spare_buffer::take(1100).capacity(), 1100);
     }
 
     /// Three bytes of memory, five of a file, and three more.

@@ -458,7 +458,7 @@ impl SharedConnection {
     fn send(&self, taken: &mut SendQueue) {
         let event = match write_next(&self.stream, taken, NextStep::Nothing) {
             Ok(written) => {
-                taken.confirm(written.bytes);
+                taken.confirm_and_free(written.bytes);
                 Event::Sent(written.bytes)
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return,
