@@ -234,24 +234,32 @@ impl Connection {
     /// The first of the session's timers, of its next turn, and of the retry of an operation that failed for lack of
     /// memory.
     #[inline]
-    #[must_use]
-    pub fn own_deadline(&self) -> Option<Instant> {
+    fn own_deadline(&self) -> Option<Instant> {
         if self.again.is_none() && self.shortage.is_none() {
             return self.state_of_session.timers.next();
         }
         [self.state_of_session.timers.next(), self.again, self.retry_at()].into_iter().flatten().min()
     }
 
-    /// Whether its next deadline may be earlier than [`timeouts::soonest`] and its [own](Self::own_deadline) say: it
+    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says: the session has set a timer, it
     /// lingers, or a drain waits for its last request.
     #[inline]
     #[must_use]
-    pub fn has_short_limit(&self) -> bool {
-        self.state_of_session.leaving || self.state == ConnectionState::Draining { lingering: true }
+    pub fn has_own_deadline(&self) -> bool {
+        self.has_own_deadline_not(|_| false)
     }
 
-    /// Whether no time limit but the idle timeout can apply, as long as it has no [short
-    /// one](Self::has_short_limit).
+    /// The same, where it does not count what is `armed` already.
+    #[inline]
+    #[must_use]
+    pub(crate) fn has_own_deadline_not(&self, armed: impl FnOnce(Instant) -> bool) -> bool {
+        self.state_of_session.leaving
+            || self.state == ConnectionState::Draining { lingering: true }
+            || self.own_deadline().is_some_and(|at| !armed(at))
+    }
+
+    /// Whether no time limit but the idle timeout can apply, as long as it has no [own
+    /// deadline](Self::has_own_deadline).
     #[inline]
     #[must_use]
     pub fn only_idles(&self) -> bool {

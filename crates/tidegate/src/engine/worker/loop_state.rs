@@ -120,8 +120,8 @@ impl LoopState {
     pub(in crate::engine) fn arm(&mut self, token: Token, connection: &Connection) {
         let soonest = if connection.only_idles() { self.soonest_at_rest } else { self.soonest };
         let suffices = soonest == NEVER || self.timers.fires_by(token.index, soonest);
-        let fires_by = |at| self.timers.fires_by(token.index, self.timers.tick_of(at, Resolution::Tick));
-        if suffices && !connection.has_short_limit() && connection.own_deadline().is_none_or(fires_by) {
+        let armed = |at| self.timers.fires_by(token.index, self.timers.tick_of(at, Resolution::Tick));
+        if suffices && !connection.has_own_deadline_not(armed) {
             return;
         }
         if let Some(at) = connection.deadline(&self.worker.policy) {
