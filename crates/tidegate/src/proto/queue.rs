@@ -479,18 +479,24 @@ mod tests {
         sent_from(JOIN_BYTES);
         assert_eq!(spare(), 1100, "too large for so few");
         sent_from(JOIN_BYTES + 1);
+        assert_eq!(spare_buffer::take(JOIN_BYTES).capacity(), JOIN_BYTES, "a large one is not kept");
+        sent_from(2000);
         sent_from(1000);
-        assert_eq!(spare(), 1100, "neither a large one nor a small one is kept");
+        assert_eq!(spare(), 2000, "a small one is not kept in its place");
     }
 
     #[test]
     fn a_thread_of_one_connection_keeps_no_buffer() {
-        let mut queue = SendQueue::default();
-        queue.push_copy(&[1; 2000]);
-        queue.take_all().confirm_and_free(2000);
-        queue.push_copy(&[1; 2000]);
-        assert_eq!(queue.copy_into(&mut [0; 2000]).unwrap(), 2000);
-        assert_eq!(spare_buffer::take(1100).capacity(), 1100);
+        let leave = [
+            |queue: &mut SendQueue| queue.take_all().confirm_and_free(2000),
+            |queue: &mut SendQueue| assert_eq!(queue.copy_into(&mut [0; 2000]).unwrap(), 2000),
+        ];
+        for leave in leave {
+            let mut queue = SendQueue::default();
+            queue.push_copy(&[1; 2000]);
+            leave(&mut queue);
+            assert_eq!(spare_buffer::take(1100).capacity(), 1100);
+        }
     }
 
     /// Three bytes of memory, five of a file, and three more.

@@ -9,6 +9,8 @@ use super::*;
 use crate::engine::CommandQueue;
 use crate::engine::worker::balance::ThreadBalance;
 use crate::engine::worker::permits::ConnectionPermits;
+use crate::proto::Event;
+use crate::service::{Consumed, Outbox, Session};
 
 #[test]
 fn connections_of_a_thread_that_is_gone_take_no_places() {
@@ -89,4 +91,51 @@ fn who_is_gone_does_not_stay_in_the_list_of_those_with_permits() {
     };
     assert!(!come_and_go(0), "nobody waits, and the list is short");
     assert!((1..1000).any(come_and_go), "nobody waits, and it would grow for ever");
+}
+
+/// Sets its timer to so many milliseconds from now as the last byte says; 0 cancels it.
+struct WakesAfter;
+
+impl Session for WakesAfter {
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        match input.last() {
+            Some(&ms) if ms > 0 => out.wake_at(out.now() + Duration::from_millis(ms.into())),
+            _ => out.wake_never(),
+        }
+        Consumed::all(input)
+    }
+}
+
+#[test]
+fn whatever_is_armed_fires_by_the_timer_of_the_session() {
+    let limited = Policy { idle_timeout: Some(Duration::from_secs(60)), ..Policy::default() };
+    let unlimited = Policy {
+        idle_timeout: None,
+        send_timeout: None,
+        first_byte_timeout: None,
+        min_rate: None,
+        ..Policy::default()
+    };
+    for policy in [limited, unlimited] {
+        let queue = Arc::new(CommandQueue::new(1, || {}));
+        let balance = Arc::new(ThreadBalance::new(std::slice::from_ref(&queue), 1));
+        let worker = config(policy).worker(0, queue, &balance, 1);
+        let mut state = LoopState::new(worker, usize::MAX, Instant::now());
+        state.woke(state.now);
+        let token = Token { index: 0, generation: 0 };
+        let mut connection = Connection::new(Box::new(WakesAfter), Origin::Accepted, state.now);
+        connection.handle(Event::Opened, &state.context(token));
+        state.arm(token, &connection);
+        let mut armed_by = |ms: u8| {
+            connection.handle(Event::Received(&[ms]), &state.context(token));
+            state.arm(token, &connection);
+            let at = state.now + Duration::from_millis(ms.into());
+            state.timers.fires_by(token.index, state.timers.tick_of(at, Resolution::Tick))
+        };
+        assert!(armed_by(200), "the first");
+        assert!(armed_by(10), "an earlier one");
+        assert!(armed_by(100), "a later one: it fires too early, and is armed again");
+        armed_by(0);
+        assert!(armed_by(5), "one after none");
+    }
 }
