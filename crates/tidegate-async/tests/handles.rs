@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tidegate::testing::TestConnection;
-use tidegate_async::{Connection, ReadHalf, Sleep, service};
+use tidegate_async::{Connection, Draining, ReadHalf, Sleep, service};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Counts how often it is woken.
@@ -84,6 +84,36 @@ fn a_connection_that_is_gone_keeps_nobody() {
         matches!(read(&mut handle, &waker), Poll::Ready(Err(e)) if e.kind() == ErrorKind::ConnectionReset)
     );
     assert_eq!(Arc::strong_count(&count), 2, "no waker is left");
+}
+
+#[test]
+fn a_flush_fails_when_the_connection_is_gone() {
+    let (conn, mut handle) = outside();
+    let mut flush = || Pin::new(&mut handle).poll_flush(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(flush(), Poll::Ready(Ok(()))));
+    drop(conn);
+    assert!(matches!(flush(), Poll::Ready(Err(e)) if e.kind() == ErrorKind::BrokenPipe));
+}
+
+/// Whoever has the waker of the connection's own task can wait with it outside of that.
+#[test]
+fn who_waited_for_the_drain_in_the_own_task_waits_no_longer_when_the_connection_is_gone() {
+    let slot = Arc::<Mutex<Option<(Draining, Waker)>>>::default();
+    let to = slot.clone();
+    let service = service(move |conn: Connection| {
+        let to = to.clone();
+        async move {
+            let waker = poll_fn(|task| Poll::Ready(task.waker().clone())).await;
+            to.lock().unwrap().replace((conn.draining(), waker));
+            pending::<()>().await;
+        }
+    });
+    let conn = TestConnection::open(&service).unwrap();
+    let (mut draining, waker) = slot.lock().unwrap().take().unwrap();
+    assert!(poll(Pin::new(&mut draining), &waker).is_pending());
+    assert!(poll(Pin::new(&mut draining), &waker).is_pending());
+    drop(conn);
+    assert!(poll(Pin::new(&mut draining), &waker).is_ready());
 }
 
 /// Comes back to the connection when it is dropped, as one does that owns a task with a connection in it.
