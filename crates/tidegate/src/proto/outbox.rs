@@ -64,7 +64,7 @@ impl io::Write for Outbox<'_> {
 
     /// Appends a copy of all pieces with one allocation.
     fn write_vectored(&mut self, pieces: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        self.queue.push_copies(pieces);
+        self.queue.push_copies(pieces.iter().map(|piece| &**piece));
         Ok(pieces.iter().map(|piece| piece.len()).sum())
     }
 

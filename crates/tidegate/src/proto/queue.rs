@@ -140,12 +140,12 @@ impl SendQueue {
 
     #[inline]
     pub(super) fn push_copy(&mut self, bytes: &[u8]) {
-        self.push_copies(&[IoSlice::new(bytes)]);
+        self.push_copies(std::iter::once(bytes));
     }
 
     /// Appends a copy of the pieces, in one chunk.
-    pub(super) fn push_copies(&mut self, pieces: &[IoSlice<'_>]) {
-        let bytes = pieces.iter().map(|piece| piece.len()).sum();
+    pub(super) fn push_copies<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]> + Clone) {
+        let bytes = pieces.clone().map(<[u8]>::len).sum();
         if bytes == 0 {
             return;
         }
@@ -157,11 +157,11 @@ impl SendQueue {
         match last {
             Some(Chunk::Copied(tail)) if tail.len() + bytes <= JOIN_BYTES => {
                 tail.reserve(bytes);
-                pieces.iter().for_each(|piece| tail.extend_from_slice(piece));
+                pieces.for_each(|piece| tail.extend_from_slice(piece));
             }
             _ => {
                 let mut chunk = spare_buffer::take(bytes);
-                pieces.iter().for_each(|piece| chunk.extend_from_slice(piece));
+                pieces.for_each(|piece| chunk.extend_from_slice(piece));
                 self.push(Chunk::Copied(chunk));
             }
         }
@@ -444,19 +444,19 @@ mod tests {
     fn pieces_that_are_written_together_are_one_chunk() {
         let mut queue = SendQueue::default();
         let (head, body) = (vec![b'h'; 150], vec![b'b'; 4096]);
-        queue.push_copies(&[IoSlice::new(&head), IoSlice::new(&[]), IoSlice::new(&body)]);
+        queue.push_copies([&head[..], &[], &body].into_iter());
         assert_eq!(queue.only_slice(), Some([head, body].concat().as_slice()));
-        queue.push_copies(&[IoSlice::new(b"x"), IoSlice::new(b"y")]);
+        queue.push_copies([&b"x"[..], b"y"].into_iter());
         assert_eq!(
             (queue.only_slice().map(|all| all.len()), queue.len()),
             (Some(4248), 4248),
             "they are joined"
         );
-        queue.push_copies(&[IoSlice::new(&[0; JOIN_BYTES]), IoSlice::new(b"z")]);
+        queue.push_copies([&[0; JOIN_BYTES][..], b"z"].into_iter());
         assert_eq!((queue.only_slice(), queue.len()), (None, 4248 + JOIN_BYTES + 1));
         queue.confirm(4248);
         assert_eq!(queue.only_slice().map(|all| all.len()), Some(JOIN_BYTES + 1));
-        queue.push_copies(&[IoSlice::new(&[])]);
+        queue.push_copies([&[][..]].into_iter());
         assert_eq!(queue.len(), JOIN_BYTES + 1);
     }
 
