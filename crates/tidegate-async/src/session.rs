@@ -118,10 +118,8 @@ impl AsyncSession {
         for waiter in due {
             taken.wakes(waiter);
         }
-        for waiter in [reader, of_event, writer] {
-            if let Some(waiter) = waiter {
-                taken.wakes(waiter);
-            }
+        for waiter in [reader, of_event, writer].into_iter().flatten() {
+            taken.wakes(waiter);
         }
         taken
     }

@@ -38,7 +38,7 @@ impl Timers {
         if *first < key {
             return self.later.insert(key, waiter);
         }
-        let (key, waiter) = std::mem::replace(&mut self.first, Some((key, waiter)))?;
+        let (key, waiter) = self.first.replace((key, waiter))?;
         self.later.insert(key, waiter)
     }
 
