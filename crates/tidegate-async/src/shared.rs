@@ -16,7 +16,7 @@ use tidegate::Outbox;
 use tidegate::proto::mail::Job;
 
 use crate::lent;
-use crate::timers::Timers;
+use crate::timers::ConnectionTimers;
 use crate::waker::SessionWake;
 
 /// Output up to this size is copied to the outbox.
@@ -62,7 +62,7 @@ pub(crate) struct State {
     /// The connection is gone.
     closed: bool,
     pub(crate) draining: DrainWaiters,
-    timers: Timers,
+    timers: ConnectionTimers,
     now: Option<Instant>,
     spawned: Vec<BoxFuture<'static, ()>>,
     /// Offloaded when the session next has its outbox.

@@ -6,19 +6,19 @@ use std::time::Instant;
 use crate::shared::Waiter;
 
 /// When a timer is due, and a number that tells it from others of that time.
-pub(crate) type TimerKey = (Instant, u64);
+pub(crate) type DueAt = (Instant, u64);
 
 /// The timers of one connection. Most have one or none, which needs no allocation: hyper sets and cancels one for each
 /// request.
 #[derive(Default)]
-pub(crate) struct Timers {
+pub(crate) struct ConnectionTimers {
     /// Before all of `later`. None is there without it.
-    first: Option<(TimerKey, Waiter)>,
-    later: BTreeMap<TimerKey, Waiter>,
+    first: Option<(DueAt, Waiter)>,
+    later: BTreeMap<DueAt, Waiter>,
     count: u64,
 }
 
-impl Timers {
+impl ConnectionTimers {
     /// Sets a timer; returns its number.
     pub(crate) fn add(&mut self, at: Instant, waiter: Waiter) -> u64 {
         self.count += 1;
@@ -27,7 +27,7 @@ impl Timers {
     }
 
     /// Sets the timer with this key; who has waited for it before.
-    pub(crate) fn set(&mut self, key: TimerKey, waiter: Waiter) -> Option<Waiter> {
+    pub(crate) fn set(&mut self, key: DueAt, waiter: Waiter) -> Option<Waiter> {
         let Some((first, waits)) = &mut self.first else {
             self.first = Some((key, waiter));
             return None;
@@ -43,7 +43,7 @@ impl Timers {
     }
 
     /// Removes a timer; who has waited for it, if it is there.
-    pub(crate) fn remove(&mut self, key: TimerKey) -> Option<Waiter> {
+    pub(crate) fn remove(&mut self, key: DueAt) -> Option<Waiter> {
         if self.first.as_ref().is_some_and(|&(first, _)| first == key) {
             self.pop()
         } else {
@@ -85,7 +85,7 @@ mod tests {
     fn they_are_due_in_order_however_they_were_set_and_removed() {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
-        let mut timers = Timers::default();
+        let mut timers = ConnectionTimers::default();
         let ids: Vec<_> =
             [30, 10, 20, 10].map(|ms| (after(ms), timers.add(after(ms), Waiter::Session))).into();
         assert_eq!(timers.next(), Some(after(10)));

@@ -214,7 +214,8 @@ fn writes_of_several_threads_keep_their_order() {
 async fn waits(reader: &mut ReadHalf) {
     poll_fn(|task| {
         let read = Pin::new(&mut *reader).poll_read(task, &mut ReadBuf::new(&mut [0; 10]));
-        Poll::Ready(assert!(read.is_pending(), "nothing was sent yet"))
+        assert!(read.is_pending(), "nothing was sent yet");
+        Poll::Ready(())
     })
     .await;
 }
