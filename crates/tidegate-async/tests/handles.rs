@@ -116,6 +116,21 @@ fn who_waited_for_the_drain_in_the_own_task_waits_no_longer_when_the_connection_
     assert!(poll(Pin::new(&mut draining), &waker).is_ready());
 }
 
+#[test]
+fn a_wait_that_is_given_up_is_let_go_of() {
+    let (_conn, handle) = outside();
+    let count = Arc::<Count>::default();
+    let waker = count.clone().into();
+    {
+        let mut sleeps = [2, 1, 3].map(|hours| handle.sleep(Duration::from_secs(3600 * hours)));
+        let mut draining = [handle.draining(), handle.draining()];
+        assert!(sleeps.iter_mut().all(|sleep| poll(Pin::new(sleep), &waker).is_pending()));
+        assert!(draining.iter_mut().all(|draining| poll(Pin::new(draining), &waker).is_pending()));
+        assert_eq!(Arc::strong_count(&count), 2 + 5);
+    }
+    assert_eq!(Arc::strong_count(&count), 2, "no waker is left");
+}
+
 /// Comes back to the connection when it is dropped, as one does that owns a task with a connection in it.
 struct ComesBack(#[allow(dead_code, reason = "for its destructor")] Mutex<Sleep>);
 
