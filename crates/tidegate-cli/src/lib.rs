@@ -62,7 +62,7 @@ enum Subcommands {
     /// Wait for loads from `load … --nats` on another host, and run them: several agents generate one load together.
     Agent(agent::Args),
     /// Measure every I/O model on this machine and write a report.
-    Bench(bench::Args),
+    Bench(Box<bench::Args>),
     /// Compare two runs that bench saved, with a verdict for each row.
     Compare(compare::Args),
     /// Compare two builds or command lines, interleaved, until the result is significant; exit code 1 if the new one
@@ -139,7 +139,7 @@ fn run(mut lines: Vec<Cli>) -> CommandResult {
         Subcommands::Serve(args) => serve::run(args, rest.into_iter().filter_map(Cli::into_server)),
         Subcommands::Load(args) => load::run(args),
         Subcommands::Agent(args) => agent::run(&args),
-        Subcommands::Bench(args) => bench::run(args),
+        Subcommands::Bench(args) => bench::run(*args),
         Subcommands::Compare(args) => compare::run(args),
         Subcommands::Ab(args) => ab::run(args),
         Subcommands::Tune(args) => tune::run(args),
