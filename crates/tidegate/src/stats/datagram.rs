@@ -6,8 +6,9 @@ use super::{Counter, Writers};
 
 macro_rules! datagram_counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of one I/O thread.
+        /// Counters of one I/O thread, on separate cache lines.
         #[derive(Debug)]
+        #[repr(align(128))]
         pub struct DatagramCounters {
             $($(#[$doc])* pub $name: Counter,)*
         }
@@ -83,5 +84,16 @@ datagram_counters! {
 impl Default for DatagramCounters {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_threads_count_on_one_cache_line() {
+        let line = std::mem::align_of::<crate::stats::Counters>();
+        assert!(line >= 128 && std::mem::align_of::<DatagramCounters>() == line, "{line}");
     }
 }
