@@ -175,11 +175,29 @@ mod tests {
                 assert_eq!(model.without_effect(&policy), [], "{model}");
             }
         }
-        for model in [Model::Epoll, Model::Uring, Model::Iocp, Model::Overlapped] {
-            assert_eq!(model.kept_limits(Policy::throughput()), Policy::throughput(), "{model}");
+        let throughput = Policy::throughput;
+        assert_eq!(Model::Iocp.kept_limits(throughput()), throughput());
+        assert_eq!(Model::Overlapped.kept_limits(throughput()), throughput().posted_receives(1));
+        for model in [Model::Epoll, Model::Uring] {
+            let one_each = throughput().posted_sends(1).posted_receives(1);
+            assert_eq!(model.kept_limits(throughput()), one_each, "{model}");
         }
         for model in [Model::Iocp, Model::Overlapped, Model::Rio] {
             assert_eq!(model.kept_limits(Policy::connections()).receive, ReceiveStyle::ZeroByte, "{model}");
+        }
+    }
+
+    #[test]
+    fn several_sends_and_receives_are_listed_where_a_connection_has_one_of_each() {
+        let policy = Policy::default().posted_sends(8).posted_receives(8);
+        for model in Model::ALL {
+            let listed: Vec<_> = model.without_effect(&policy).iter().map(|idle| idle.name).collect();
+            let expected: &[_] = match model {
+                Model::Iocp => &[],
+                Model::Overlapped => &["posted_receives"],
+                _ => &["posted_sends", "posted_receives"],
+            };
+            assert_eq!(listed, expected, "{model}");
         }
     }
 

@@ -281,11 +281,17 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         unit: Count,
         range: Within(1, MOST_POSTED as u128),
         change: Fixed,
-        on: &[(EVERY, Kept)],
+        on: &[
+            (&[Overlapped, Iocp], Kept),
+            (&[Uring], NoEffect("io_uring keeps no order among several sends: a connection has one, of up to 64 pieces")),
+            (&[Rio], NoEffect("a connection has one send, from one registered buffer")),
+            (READINESS, NoEffect("a send is over when its call returns")),
+            (WITHOUT_LOOP, NoEffect("a send is over when its call returns")),
+        ],
     }
-    /// `iocp` posts more than one, as long as each has a buffer ([`receive`](Self::receive)). One receive of
-    /// `uring` brings buffer after buffer; on `overlapped` each has one of the 64 events that its thread can wait
-    /// for.
+    /// `iocp` posts more than one, as long as each has a buffer: with zero-byte receives
+    /// ([`receive`](Self::receive)) it has no effect. One receive of `uring` brings buffer after buffer; on
+    /// `overlapped` each has one of the 64 events that its thread can wait for.
     posted_receives: usize = 1 => {
         what: "Receives of one connection that may be posted at once, where the model can have more than one",
         cost: "a buffer for each, also on idle connections",
@@ -293,7 +299,14 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         unit: Count,
         range: Within(1, MOST_POSTED as u128),
         change: Fixed,
-        on: &[(EVERY, Kept)],
+        on: &[
+            (&[Iocp], Kept),
+            (&[Uring], NoEffect("one receive brings buffer after buffer")),
+            (&[Overlapped], NoEffect("each would take one of the 64 events that its thread can wait for")),
+            (&[Rio], NoEffect("a connection has one receive: a posted request cannot be cancelled")),
+            (READINESS, NoEffect("no receive is posted: it receives when there is data")),
+            (WITHOUT_LOOP, NoEffect("no receive is posted: it receives when there is data")),
+        ],
     }
     /// Each connection has at most [`posted_sends`](Self::posted_sends). One slow reader holds a permit until
     /// `send_timeout`. Each I/O thread has an equal share, and so at least one permit: fewer than
