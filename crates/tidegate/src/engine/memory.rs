@@ -37,7 +37,8 @@ impl Model {
             }
             Self::Iocp => {
                 let operations = policy.posted_receives + policy.posted_sends;
-                Footprint { buffers: policy.buffers, operations, accepts, ..of_loop }
+                let burst = policy.posted_receives.min(policy.buffers);
+                Footprint { buffers: policy.buffers, burst, operations, accepts, ..of_loop }
             }
             Self::Overlapped => {
                 let buffers = policy.buffers.min(EVENT_CONNECTIONS + 1);
@@ -101,6 +102,15 @@ mod tests {
         let stacks = 2 * policy.thread_stack_bytes as u64 + policy.buffer_bytes as u64;
         assert_eq!(each(Model::Blocking), each(Model::Epoll) + stacks);
         assert!(each(Model::Uring) > each(Model::Epoll));
+        // Several receives may be complete before their connection is paused, as far as there are buffers.
+        let on_iocp = |posted_receives, buffers| {
+            let policy = Policy { posted_receives, buffers, ..policy.clone() };
+            Model::Iocp.memory_bound(&policy).each_connection
+        };
+        let burst = on_iocp(2, 256) - on_iocp(1, 256);
+        assert!(burst >= policy.buffer_bytes as u64, "{burst}");
+        assert_eq!(on_iocp(8, 256) - on_iocp(1, 256), 7 * burst);
+        assert_eq!(on_iocp(8, 2), on_iocp(2, 256));
         // With few buffers a burst cannot be long.
         let few = Policy { buffers: 1, ..policy.clone() };
         assert_eq!(Model::Uring.memory_bound(&few).each_connection, each(Model::Epoll));
