@@ -154,6 +154,7 @@ fn of_linux() -> Vec<SystemLimit> {
     let ports = sysctl("net/ipv4/ip_local_port_range").unwrap_or_default();
     let (low, high) = range(&ports).unzip();
     let connections = Policy::default().max_connections as u64;
+    let page_bytes = tidegate_os::process::page_bytes() as u64;
     let count = low.zip(high).map(|(low, high): (u64, u64)| high.saturating_sub(low) + 1);
     vec![
         SystemLimit::number(
@@ -165,8 +166,8 @@ fn of_linux() -> Vec<SystemLimit> {
         SystemLimit::number(
             ("net.ipv4.tcp_mem_bytes", "socket buffers (tcp_mem), bytes"),
             tcp_memory(),
-            SOCKET_BUFFER_BYTES * connections,
-            tcp_memory_remedy(connections, tidegate_os::process::page_bytes() as u64),
+            in_flight_bytes(connections, page_bytes),
+            tcp_memory_remedy(connections, page_bytes),
         ),
         SystemLimit {
             value: low.zip(high).map(|(low, high)| format!("{low}-{high}").into()),
@@ -201,7 +202,7 @@ fn of_linux() -> Vec<SystemLimit> {
 
 /// The setting of `tcp_mem` that lets so many connections have data in flight: three thresholds, in pages (`tcp(7)`).
 fn tcp_memory_remedy(connections: u64, page_bytes: u64) -> String {
-    let most = (SOCKET_BUFFER_BYTES * connections).div_ceil(page_bytes);
+    let most = in_flight_bytes(connections, page_bytes) / page_bytes;
     format!(
         "less than two pages for each of {connections} connections; beyond it sends and receives fail or wait: \
          sysctl -w net.ipv4.tcp_mem='{} {} {most}'",
@@ -210,8 +211,10 @@ fn tcp_memory_remedy(connections: u64, page_bytes: u64) -> String {
     )
 }
 
-/// Minimum data in flight of a connection being served: a page in each direction.
-const SOCKET_BUFFER_BYTES: u64 = 2 * 4096;
+/// Minimum memory of data in flight of connections being served: for each a page in each direction.
+fn in_flight_bytes(connections: u64, page_bytes: u64) -> u64 {
+    2 * page_bytes * connections
+}
 
 /// The limit of the buffers of all TCP sockets (`tcp(7)`).
 fn tcp_memory() -> Option<u64> {
@@ -365,8 +368,9 @@ mod tests {
     fn a_remedy_has_its_numbers() {
         let remedy = tcp_memory_remedy(100_000, 4096);
         assert!(remedy.ends_with("sysctl -w net.ipv4.tcp_mem='100000 150000 200000'"), "{remedy}");
-        let small = tcp_memory_remedy(100_000, 65_536);
-        assert!(small.ends_with("='6250 9375 12500'"), "{small}");
+        // The setting is in pages, of which a connection has two whatever their size.
+        assert_eq!(tcp_memory_remedy(100_000, 65_536), remedy);
+        assert_eq!(in_flight_bytes(100_000, 65_536), 2 * 65_536 * 100_000);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
 use tidegate::policy::{Effect, Limited, Policy};
+use tidegate_os::process::page_bytes;
 
 use super::Extent;
 
@@ -113,7 +114,7 @@ impl Knob {
         let (quick, more): (&[u64], &[u64]) = match self {
             Self::Threads => return threads(model, processors, extent),
             Self::Buffers => (&[64, 1024], &[16, 4096]),
-            Self::BufferBytes => (&[4096, 65_536], &[8192, 32_768]),
+            Self::BufferBytes => return buffer_sizes(extent, page_bytes() as u64),
             Self::EventsPerWait => (&[16, 1024], &[64, 4096]),
             Self::OutstandingSends => (&[200], &[50, 1000]), // 200 is the source's
             Self::Wait => (&[50], &[1000]),
@@ -125,6 +126,16 @@ impl Knob {
         let more = if extent == Extent::Full { more } else { &[] };
         std::iter::once(None).chain(quick.iter().chain(more).copied().map(Some)).collect()
     }
+}
+
+/// Around the default, in whole pages of the system: where these are large, no smaller one exists.
+fn buffer_sizes(extent: Extent, page_bytes: u64) -> Vec<Option<u64>> {
+    let whole_pages = |bytes: u64| bytes.next_multiple_of(page_bytes);
+    let default = whole_pages(16 * 1024);
+    let sizes = [default / 4, default * 4, default / 2, default * 2].map(whole_pages);
+    let count = if extent == Extent::Quick { 2 } else { sizes.len() };
+    let differ = sizes[..count].iter().copied().filter(|&size| size != default);
+    std::iter::once(None).chain(differ.map(Some)).collect()
 }
 
 /// Around the number of processors, which is the default of most models: powers of two up to twice as many. Threads of
@@ -286,6 +297,14 @@ mod tests {
                 assert_eq!(set, Ok(()), "{model} {knob:?}");
             }
         }
+    }
+
+    #[test]
+    fn buffers_are_whole_pages_whatever_their_size() {
+        let sizes = |page_bytes| buffer_sizes(Extent::Full, page_bytes);
+        assert_eq!(sizes(4096), [None, Some(4096), Some(65_536), Some(8192), Some(32_768)]);
+        assert_eq!(sizes(16_384), [None, Some(65_536), Some(32_768)]);
+        assert_eq!(sizes(65_536), [None, Some(262_144), Some(131_072)]);
     }
 
     #[test]
