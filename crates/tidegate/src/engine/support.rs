@@ -68,14 +68,11 @@ pub(crate) fn check_policy(model: Model, policy: &Policy) -> Result<(), PolicyEr
 
 /// Refuses a limit that is for accepted sockets on this model.
 pub(crate) fn check_client(model: Model, policy: &Policy) -> Result<(), PolicyError> {
-    match policy.busy_poll {
-        Some(_) if !matches!(model, Model::Epoll | Model::Uring) => Err(PolicyError::NotOnModel {
-            name: "busy_poll of a client",
-            model: model.name(),
-            remedy: "choose epoll or uring",
-        }),
-        _ => Ok(()),
-    }
+    let refused = Policy::limits().filter(|limit| limit.differs(policy)).find_map(|limit| {
+        let (_, remedy) = limit.of_client.filter(|(models, _)| !models.contains(&model))?;
+        Some(PolicyError::NotOnModel { name: limit.name, model: model.name(), remedy })
+    });
+    refused.map_or(Ok(()), Err)
 }
 
 /// Refuses a limit that a Unix socket cannot keep. [`Accept::defer`](crate::policy::Accept::defer) is on by default and
@@ -199,6 +196,22 @@ mod tests {
             };
             assert_eq!(listed, expected, "{model}");
         }
+    }
+
+    #[test]
+    fn what_is_for_accepted_sockets_is_refused_to_a_client_by_its_name() {
+        let policy = Policy::default().busy_poll(Some(std::time::Duration::from_micros(50)));
+        for model in Model::ALL {
+            assert_eq!(check_client(model, &Policy::default()), Ok(()), "{model}");
+            let outcome = check_client(model, &policy);
+            if matches!(model, Model::Epoll | Model::Uring) {
+                assert_eq!(outcome, Ok(()), "{model}");
+            } else {
+                let is_named = |e| matches!(e, PolicyError::NotOnModel { name: "busy_poll", .. });
+                assert!(outcome.is_err_and(is_named), "{model}");
+            }
+        }
+        assert!(Policy::limit("busy_poll").is_some(), "an option is found by that name");
     }
 
     #[test]

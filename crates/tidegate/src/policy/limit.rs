@@ -39,6 +39,8 @@ pub struct Limit<P: 'static> {
     pub with: Option<&'static str>,
     /// Why it is refused on a Unix socket, and the remedy.
     pub unix_socket: Option<&'static str>,
+    /// The models on which a client has it too, where those are fewer, and the remedy on the others.
+    pub of_client: Option<(&'static [Model], &'static str)>,
     /// Accesses it in a policy; `None` if it [needs](Self::needs) another limit that is not set.
     pub(super) field: fn(&mut P) -> Option<&mut dyn PolicyField>,
 }

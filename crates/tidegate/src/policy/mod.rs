@@ -455,6 +455,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             (WINDOWS, Refused("choose epoll or uring on Linux")),
         ],
         unix_socket: Some("no network card is involved; leave it out"),
+        of_client: Some((&[Epoll, Uring], "a client has it on epoll and uring only; choose one of them")),
     }
     /// A listener with it does not defer accepts ([`Accept::defer`]). On Windows it is a socket option instead
     /// (`SIO_LOOPBACK_FAST_PATH`), on every model; the peer may be any program that sets it. If the system refuses it,

@@ -152,6 +152,7 @@ pub const fn row<P: 'static>(
         needs: None,
         with: None,
         unix_socket: None,
+        of_client: None,
         field,
     }
 }
