@@ -9,8 +9,10 @@ impl Model {
     /// What this model makes of a limit on this system.
     #[must_use]
     pub fn effect<P: Limited>(self, limit: &Limit<P>) -> Effect {
-        let of_system = super::platform::EFFECTS.iter().find(|(name, _)| *name == limit.name);
-        of_system.map_or_else(|| limit.on(self), |(_, effect)| *effect)
+        let says =
+            |(name, models, _): &&(&str, &[Self], Effect)| *name == limit.name && models.contains(&self);
+        let of_system = super::platform::EFFECTS.iter().find(says);
+        of_system.map_or_else(|| limit.on(self), |(_, _, effect)| *effect)
     }
 
     /// Limits that a policy sets and that change nothing on this model.
@@ -212,6 +214,24 @@ mod tests {
             }
         }
         assert!(Policy::limit("busy_poll").is_some(), "an option is found by that name");
+    }
+
+    #[test]
+    fn what_joins_datagrams_or_takes_several_is_listed_where_the_system_does_neither() {
+        let policy = DatagramPolicy::default().batch(8).segments(8).segment_bytes(512);
+        for model in Model::ALL {
+            let listed: Vec<_> = model.without_effect(&policy).iter().map(|idle| idle.name).collect();
+            let expected: &[_] = match model {
+                Model::Iocp | Model::Overlapped => &["segments", "segment_bytes"],
+                Model::AsyncSelect | Model::EventSelect | Model::Rio => {
+                    &["batch", "segments", "segment_bytes"]
+                }
+                _ if cfg!(target_os = "linux") => &[],
+                _ if cfg!(windows) && model == Model::Uring => &["segments", "segment_bytes"],
+                _ => &["batch", "segments", "segment_bytes"],
+            };
+            assert_eq!(listed, expected, "{model}");
+        }
     }
 
     #[test]

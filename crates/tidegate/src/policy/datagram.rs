@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::table::limits;
-use super::{Limit, Limited, Policy, PolicyError, Wait};
+use super::{Effect, Limit, Limited, Policy, PolicyError, Wait};
+use crate::model::Model;
 
 /// The most bytes one datagram carries (RFC 768: 65,535 with 8 of its own header and 20 of IPv4).
 pub const LARGEST_PAYLOAD: usize = 65_507;
@@ -63,6 +64,20 @@ impl FromStr for DatagramPath {
     }
 }
 
+/// The effect of what only the path `gso` of Linux does.
+const JOINED: &[(&[Model], Effect)] = {
+    use super::table::*;
+    &[(&[Blocking, Pool, Select, Poll, Epoll, Uring, Tokio], Kept), (WINDOWS, NOT_JOINED)]
+};
+
+/// The effect of what joins datagrams, on a system that does not.
+pub(crate) const NOT_JOINED: Effect = Effect::NoEffect("only Linux joins datagrams (path gso)");
+
+/// The effect of what several datagrams of one call have, where each has its own.
+pub(crate) const ONE_EACH: Effect = Effect::NoEffect("each call takes one datagram: only Linux has sendmmsg");
+
+const NO_DATAGRAMS: Effect = Effect::NoEffect("it serves no datagrams");
+
 limits! {
 /// Every limit of a datagram server.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,7 +108,8 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
         on: &[(EVERY, Kept)],
         default_note: Some("one for each processor; 256 for pool"),
     }
-    /// On `uring` rounded up to a power of two.
+    /// On `uring` rounded up to a power of two. Without effect on the path `plain`, but on `uring`, `iocp` and
+    /// `overlapped`.
     batch: usize = 64 => {
         what: "Datagrams of one receive or send call on the paths batched and gso; on uring, iocp and overlapped receive buffers of each thread",
         cost: "this many receive buffers for each thread, of which only touched pages use memory",
@@ -101,7 +117,11 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
         unit: Count,
         range: Within(1, 1_024), // UIO_MAXIOV, the most that one call takes
         change: Fixed,
-        on: &[(EVERY, Kept)],
+        on: &[
+            (&[Blocking, Pool, Select, Poll, Epoll, Uring, Tokio, Overlapped, Iocp], Kept),
+            (&[AsyncSelect, EventSelect], ONE_EACH),
+            (&[Rio], NO_DATAGRAMS),
+        ],
     }
     burst: usize = 16 => {
         what: "Receive calls in a row before a loop checks whether it is to stop",
@@ -148,7 +168,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
             remedy: "two of the largest datagrams must fit, or a reply could be dropped; raise reply_bytes",
         }),
     }
-    /// Every kernel with `UDP_SEGMENT` takes 64, from Linux 6.9 128.
+    /// Only on the path `gso`. Every kernel with `UDP_SEGMENT` takes 64, from Linux 6.9 128.
     segments: usize = 64 => {
         what: "Datagrams that one send joins on the path gso",
         cost: "more than 64 needs Linux 6.9",
@@ -156,9 +176,9 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
         unit: Count,
         range: Within(1, 128),
         change: Fixed,
-        on: &[(EVERY, Kept)],
+        on: JOINED,
     }
-    /// The default fits an MTU of 1,500 on IPv4 and IPv6. Longer replies are sent alone.
+    /// Only on the path `gso`. The default fits an MTU of 1,500 on IPv4 and IPv6. Longer replies are sent alone.
     segment_bytes: usize = 1_452 => {
         what: "Longest reply that is joined with others on the path gso: what fits the MTU",
         cost: "over the MTU the kernel refuses the send, which is counted",
@@ -166,7 +186,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
         unit: Bytes,
         range: Within(1, LARGEST_PAYLOAD as u128),
         change: Fixed,
-        on: &[(EVERY, Kept)],
+        on: JOINED,
     }
     /// Linux silently limits it to `net.core.rmem_max`.
     socket_receive_buffer: Option<usize> = None => {

@@ -23,7 +23,7 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
 }
 
 /// What every model of this system makes of a limit, where the table does not know the system.
-pub(in crate::engine) const EFFECTS: &[(&str, Effect)] = &[];
+pub(in crate::engine) const EFFECTS: &[(&str, &[Model], Effect)] = &[];
 
 /// Starts the threads of a model.
 pub(in crate::engine) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {

@@ -22,6 +22,8 @@ mod winsock;
 use super::super::{Availability, Engine, EngineConfig, EngineHandle, Model, datagram};
 use super::not_here;
 use crate::policy::Effect;
+use crate::policy::datagram::{NOT_JOINED, ONE_EACH};
+use crate::policy::table::{EVERY, READINESS, WITHOUT_LOOP};
 
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Iocp, Model::EventSelect, Model::Poll];
@@ -40,17 +42,23 @@ pub(in crate::engine) fn probe(model: Model) -> Availability {
 
 const NO_MEMORY: Effect = Effect::NoEffect("the fast path of Windows uses no shared memory");
 
-/// What every model of this system makes of a limit: the fast path is an option of its sockets.
-pub(in crate::engine) const EFFECTS: &[(&str, Effect)] = &[
-    ("accept.defer", Effect::NoEffect("Windows has no deferred accepts")),
-    ("coalesce", Effect::Refused("threads cannot sleep for microseconds on Windows: leave it out")),
-    ("fast_path", Effect::Kept),
-    ("fast_path.ring_bytes", NO_MEMORY),
-    ("fast_path.handshake_timeout", NO_MEMORY),
+/// What models make of a limit on this system: the fast path is an option of its sockets, and only posted receives of
+/// datagrams come in batches.
+pub(in crate::engine) const EFFECTS: &[(&str, &[Model], Effect)] = &[
+    ("accept.defer", EVERY, Effect::NoEffect("Windows has no deferred accepts")),
+    ("coalesce", EVERY, Effect::Refused("threads cannot sleep for microseconds on Windows: leave it out")),
+    ("fast_path", EVERY, Effect::Kept),
+    ("fast_path.ring_bytes", EVERY, NO_MEMORY),
+    ("fast_path.handshake_timeout", EVERY, NO_MEMORY),
     (
         "fast_path.also_user",
+        EVERY,
         Effect::Refused("TCP between two users of one host needs no permission here: leave it out"),
     ),
+    ("batch", READINESS, ONE_EACH),
+    ("batch", WITHOUT_LOOP, ONE_EACH),
+    ("segments", EVERY, NOT_JOINED),
+    ("segment_bytes", EVERY, NOT_JOINED),
 ];
 
 /// Starts the threads of a model.
