@@ -353,12 +353,15 @@ mod tests {
             ResultTable { points: points.collect(), repeats: 6, keep_alive: true, ..ResultTable::default() };
         results.concurrency = Some(table);
         results.circumstances.activity.push(MachineActivity {
+            load_average_before: Some(0.1),
             load_average: Some(10.25),
             stolen: Some(0.123),
+            mhz_before: Some(2_000.0),
             mhz: Some(2_649.998),
         });
         let text = answer(&results, 1, |text| out::wrapped(text, 100));
-        for column in ["times", "µs CPU, c=1000", "/s, c=1000", "†", "load average 10.2 to 10.2"] {
+        for column in ["times", "µs CPU, c=1000", "/s, c=1000", "†", "load average 0.1 before, 10.2 after"]
+        {
             assert!(text.replace('\n', " ").contains(column), "{column:?} is not in\n{text}");
         }
         for line in text.lines() {
