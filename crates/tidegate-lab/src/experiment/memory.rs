@@ -325,7 +325,9 @@ fn measure(
         user_kib: usage.user_memory_kib,
         socket_kib: usage.kernel_memory_kib,
         object_kib,
-        round: Round::with_share(bench, &report, usage.cpu_s, share.value()).without_short_window(),
+        round: Round::with_share(bench, &report, usage.cpu_s, share.value())
+            .without_latencies_of_pauses(share.value())
+            .without_short_window(),
     })
 }
 

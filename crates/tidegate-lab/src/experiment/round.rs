@@ -71,6 +71,17 @@ impl Round {
         }
     }
 
+    /// The same, in an experiment that shows no latencies, without a doubt about those of a server that was paused.
+    /// A server that has used up its share rests in the middle of requests. The longest of them end after a short
+    /// window, or after their connections' turn in it, so the mean of those that ended in it is too small for Little's
+    /// law, which says nothing about the rate and the processor time.
+    pub(super) fn without_latencies_of_pauses(mut self, share: f64) -> Self {
+        self.verdict
+            .warnings
+            .retain(|warning| share >= 1.0 || !matches!(warning, Warning::LittlesLaw { .. }));
+        self
+    }
+
     /// The same without a warning of a short window: the spread of the rounds shows what a short one is worth.
     pub(super) fn without_short_window(mut self) -> Self {
         self.verdict.warnings.retain(|warning| !matches!(warning, Warning::ShortWindow { .. }));
@@ -229,7 +240,8 @@ pub(super) fn throttled(
     let options = requests.options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let (report, used) = carried(generator, url, pid, &options)?;
-    Ok(Round { peak_bytes: peak_bytes(pid), ..Round::with_share(generator.bench, &report, used, share) })
+    let round = Round::with_share(generator.bench, &report, used, share).without_latencies_of_pauses(share);
+    Ok(Round { peak_bytes: peak_bytes(pid), ..round })
 }
 
 /// Has the server `pid` at `url` answer a load of HTTP requests with these options.
@@ -297,6 +309,20 @@ mod tests {
         assert_eq!(half.verdict.limited_by, LimitedBy::Neither);
         let two = Bench { server_cpus: vec![0, 1], ..bench };
         assert_eq!(Round::of(&two, &report(), 1.9).verdict.limited_by, LimitedBy::Neither);
+    }
+
+    #[test]
+    fn pauses_of_a_server_raise_no_doubt_where_no_latency_is_shown() {
+        let bench =
+            Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
+        let evidence = Evidence { mean_in_flight: 1_000.0, samples: 100, ..Evidence::default() };
+        let verdict = Some(assess(&report(), evidence));
+        let round = Round::with_share(&bench, &Report { verdict, ..report() }, 0.9, 0.5);
+        let is_doubted =
+            |round: &Round| round.verdict.warnings.iter().any(|w| matches!(w, Warning::LittlesLaw { .. }));
+        assert!(is_doubted(&round), "{round:?}");
+        assert!(!is_doubted(&round.clone().without_latencies_of_pauses(0.5)));
+        assert!(is_doubted(&round.without_latencies_of_pauses(1.0)), "nothing paused this server");
     }
 
     #[test]

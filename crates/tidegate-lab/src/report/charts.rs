@@ -79,11 +79,13 @@ fn label(table: &models::ResultTable, row: &models::Row) -> String {
 
 fn percentiles(table: &models::ResultTable) -> Chart {
     let points = unlimited(table).flat_map(|row| {
+        let is_doubtful = verdict::is_doubtful(&row.figures.verdicts);
         let l = &row.load.latency_us;
         let at =
             [(2.0, l.p50), (4.0, l.p75), (10.0, l.p90), (100.0, l.p99), (1_000.0, l.p99_9), (MAXIMUM, l.max)];
         at.into_iter().filter_map(move |(x, us)| {
-            Some((label(table, row), x, Spread::of([us as f64 / 1e3]).filter(|s| s.median > 0.0)?))
+            let figure = Spread::of([us as f64 / 1e3]).filter(|s| s.median > 0.0)?;
+            Some((label(table, row), ChartPoint { x, figure, is_doubtful }))
         })
     });
     let sheet = Sheet {
@@ -93,16 +95,17 @@ fn percentiles(table: &models::ResultTable) -> Chart {
         x: Scale::Percentile,
         y: Scale::Log,
     };
-    chart("latency", TABLE_6_3, &sheet, &series(points))
+    chart("latency", TABLE_6_3, &sheet, &judged_series(points))
 }
 
 fn time_series(table: &models::ResultTable) -> Chart {
     let points = unlimited(table).flat_map(|row| {
+        let is_doubtful = verdict::is_doubtful(&row.figures.verdicts);
         // What is not a second long is the time after the window, in which the last answers are waited for.
         let seconds = row.load.seconds.iter().filter(|second| (second.length_s - 1.0).abs() < 0.1);
-        seconds.filter_map(|second| {
-            let rate = Spread::of([second.requests as f64 / second.length_s / row.share])?;
-            Some((label(table, row), second.at_s, rate))
+        seconds.filter_map(move |second| {
+            let figure = Spread::of([second.requests as f64 / second.length_s / row.share])?;
+            Some((label(table, row), ChartPoint { x: second.at_s, figure, is_doubtful }))
         })
     });
     let sheet = Sheet {
@@ -112,7 +115,7 @@ fn time_series(table: &models::ResultTable) -> Chart {
         x: Scale::Linear,
         y: Scale::Linear,
     };
-    chart("seconds", TABLE_6_3, &sheet, &series(points))
+    chart("seconds", TABLE_6_3, &sheet, &judged_series(points))
 }
 
 /// Round trips by message size.
@@ -173,4 +176,47 @@ fn beside_others(table: &peers::ResultTable) -> Vec<Chart> {
         Chart { name: format!("peers-{}", i + 1), title, svg, section: super::peers::title(case) }
     };
     cases.into_iter().enumerate().map(draw).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_load::Report;
+    use tidegate_load::report::{Latency, Second};
+    use tidegate_load::verdict::{Evidence, LimitedBy, Verdict};
+
+    fn row(model: &str, limited_by: LimitedBy) -> models::Row {
+        let verdict = Verdict {
+            limited_by,
+            because: String::new(),
+            warnings: Vec::new(),
+            evidence: Evidence::default(),
+        };
+        let second = Second { at_s: 1.0, length_s: 1.0, requests: 100, ..Second::default() };
+        let latency_us =
+            Latency { p50: 10, p75: 20, p90: 30, p99: 40, p99_9: 50, max: 60, ..Latency::default() };
+        models::Row {
+            model: model.into(),
+            pace: ClientPace::Unlimited,
+            message_bytes: models::MESSAGE_BYTES,
+            asked: 10,
+            attempted: 10,
+            connected: 10,
+            verified: 10,
+            bound: None,
+            share: 1.0,
+            usage: crate::sample::Usage::default(),
+            load: Report { latency_us, seconds: vec![second], ..Report::default() },
+            figures: Figures { verdicts: vec![verdict], ..Figures::default() },
+        }
+    }
+
+    #[test]
+    fn points_of_models_are_hollow_where_the_load_was_the_limit() {
+        let rows = vec![row("epoll", LimitedBy::Server), row("poll", LimitedBy::Generator)];
+        let table = models::ResultTable { rows, ..models::ResultTable::default() };
+        let hollow = |chart: Chart| chart.svg.matches("class=\"h\"").count();
+        assert_eq!(hollow(percentiles(&table)), 6 + 1, "six percentiles of poll, and one in the legend");
+        assert_eq!(hollow(time_series(&table)), 1 + 1, "one second of poll, and one in the legend");
+    }
 }

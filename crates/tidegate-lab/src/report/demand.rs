@@ -1,9 +1,10 @@
 //! Service demand at fixed rates, as tables and a chart.
 
 use super::cells::{Cells, counted, figure, figures_head, figures_row, grouped, pivot, spread};
-use super::chart::{Chart, chart as lines, series};
+use super::chart::{Chart, chart as lines, judged_series};
 use super::sections::AS_ABOVE;
-use super::svg::{Scale, Sheet};
+use super::svg::{ChartPoint, Scale, Sheet};
+use super::verdict::{MARK, is_doubtful_at_a_rate};
 use crate::experiment::demand::{ResultTable, Row};
 use crate::experiment::round::Figures;
 use crate::spread::Spread;
@@ -19,12 +20,12 @@ fn cells(table: &ResultTable, of: fn(&Figures) -> Spread, digits: usize) -> Cell
 }
 
 fn shown(row: &Row, figure: &Spread, digits: usize) -> String {
-    let figure = spread(figure, digits);
-    if row.is_kept() {
-        return figure;
+    let mut cell = spread(figure, digits);
+    if !row.is_kept() {
+        let answered = grouped(row.figures.requests_per_s.median.round() as u64);
+        cell += &format!("; answered {answered}/s");
     }
-    let answered = grouped(row.figures.requests_per_s.median.round() as u64);
-    format!("{figure}; answered {answered}/s")
+    if is_doubtful_at_a_rate(&row.figures.verdicts) { format!("{cell} {MARK}") } else { cell }
 }
 
 /// Title of the section with the chart.
@@ -74,7 +75,7 @@ fn of_threads(table: &ResultTable) -> (String, Cells, String) {
             row.threads.map_or("–".into(), |n| n.to_string()),
             shown(row, &row.figures.cpu_s_per_100k.times(10.0), 2),
             ratio,
-            spread(&row.figures.p99_us.times(1e-3), 2),
+            shown(row, &row.figures.p99_us.times(1e-3), 2),
         ]
     }));
     let about = format!(
@@ -103,10 +104,11 @@ pub(super) fn rows(table: &ResultTable) -> Cells {
 pub(super) fn chart(table: &ResultTable) -> Option<Chart> {
     let first = table.rows.first()?.rate;
     table.rows.iter().any(|row| row.rate != first).then(|| {
-        let points = table
-            .rows
-            .iter()
-            .map(|row| (row.name(), row.rate as f64, row.figures.cpu_s_per_100k.times(10.0)));
+        let points = table.rows.iter().map(|row| {
+            let figure = row.figures.cpu_s_per_100k.times(10.0);
+            let is_doubtful = is_doubtful_at_a_rate(&row.figures.verdicts);
+            (row.name(), ChartPoint { x: row.rate as f64, figure, is_doubtful })
+        });
         let sheet = Sheet {
             title: "Server processor time for a request at fixed rates",
             x_title: "requests a second",
@@ -114,6 +116,50 @@ pub(super) fn chart(table: &ResultTable) -> Option<Chart> {
             x: Scale::Log,
             y: Scale::Log,
         };
-        lines("demand", TITLE, &sheet, &series(points))
+        lines("demand", TITLE, &sheet, &judged_series(points))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidegate_load::verdict::{Evidence, LimitedBy, Verdict};
+
+    fn row(rate: u64, threads: Option<usize>, limited_by: LimitedBy) -> Row {
+        let of = |value: f64| Spread::of([value]).unwrap();
+        let verdict = Verdict {
+            limited_by,
+            because: String::new(),
+            warnings: Vec::new(),
+            evidence: Evidence::default(),
+        };
+        let figures = Figures {
+            requests_per_s: of(rate as f64),
+            cpu_s_per_100k: of(2.0),
+            p99_us: of(500.0),
+            verdicts: vec![verdict],
+            ..Figures::default()
+        };
+        Row { model: "epoll".into(), rate, threads, figures }
+    }
+
+    fn table(threads: Option<usize>) -> ResultTable {
+        let rows = vec![row(1_000, threads, LimitedBy::Neither), row(50_000, threads, LimitedBy::Generator)];
+        ResultTable { rows, ..ResultTable::default() }
+    }
+
+    #[test]
+    fn a_load_that_was_late_is_marked_in_cells_and_in_the_chart() {
+        for threads in [None, Some(2)] {
+            for (title, cells, _) in sections(&table(threads)) {
+                let marked: Vec<bool> = match threads {
+                    None => cells[1][1..].iter().map(|cell| cell.ends_with(MARK)).collect(),
+                    Some(_) => cells[1..].iter().map(|row| row.iter().any(|c| c.ends_with(MARK))).collect(),
+                };
+                assert_eq!(marked, [false, true], "{title}: {cells:?}");
+            }
+            let svg = chart(&table(threads)).unwrap().svg;
+            assert_eq!(svg.matches("class=\"h\"").count(), 2, "one point, and one in the legend: {svg}");
+        }
+    }
 }

@@ -27,6 +27,11 @@ pub(super) fn is_doubtful(verdicts: &[Verdict]) -> bool {
     verdicts.iter().any(|verdict| verdict.limited_by != LimitedBy::Server)
 }
 
+/// The same of rounds at a fixed rate, in which neither side is the limit if all goes well.
+pub(super) fn is_doubtful_at_a_rate(verdicts: &[Verdict]) -> bool {
+    verdicts.iter().any(|verdict| verdict.limited_by == LimitedBy::Generator)
+}
+
 /// A cell, with the mark if its rounds call for it.
 pub(super) fn marked(cell: String, verdicts: &[Verdict]) -> String {
     if is_doubtful(verdicts) { format!("{cell} {MARK}") } else { cell }
@@ -64,6 +69,24 @@ pub(super) fn tally(words: impl Iterator<Item = &'static str>) -> String {
     }
 }
 
+/// What the reader of a report can do. The load's own remedies name its options, which the lab sets itself.
+fn remedy(warning: &Warning) -> Option<&'static str> {
+    Some(match warning {
+        Warning::GeneratorBusy { .. } | Warning::WakeUpBound => {
+            "compare processor time of a request instead of rates"
+        }
+        Warning::GeneratorStarved { .. } | Warning::LateWakeUps { .. } => {
+            "end what else runs on this machine, and measure again"
+        }
+        Warning::PacingMissed { .. } => "compare at a lower rate",
+        Warning::LostSamples { .. } => "the true percentiles are higher",
+        Warning::LittlesLaw { .. } => "compare processor time of a request, and not latencies",
+        Warning::ShortWindow { .. } => "the interval shows how much such rounds spread",
+        Warning::AgentsLost { .. } => "see on their hosts why, and measure again",
+        Warning::ServerUnseen => return None,
+    })
+}
+
 /// A warning of some rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Doubt {
@@ -76,7 +99,7 @@ pub struct Doubt {
 }
 
 impl Doubt {
-    /// In one line, with the remedy.
+    /// In one line, with the remedy if there is one.
     #[must_use]
     pub fn line(&self) -> String {
         let others = match self.rows.len() - 1 {
@@ -85,7 +108,8 @@ impl Doubt {
         };
         let first = self.rows.first().map_or("", String::as_str);
         let rounds = counted(self.rounds, "round");
-        format!("{}: {} ({rounds}: {first}{others})", self.warning, self.warning.remedy())
+        let remedy = remedy(&self.warning).map_or(String::new(), |remedy| format!(": {remedy}"));
+        format!("{}{remedy} ({rounds}: {first}{others})", self.warning)
     }
 }
 
@@ -172,9 +196,28 @@ mod tests {
         assert_eq!(doubts.len(), 2);
         assert_eq!((doubts[0].rounds, doubts[0].rows.len()), (3, 2));
         let line = doubts[0].line();
-        assert!(
-            line.contains("measure longer") && line.contains("3 rounds: e: a, and 1 more row)"),
-            "{line}"
-        );
+        assert!(line.contains("spread") && line.contains("(3 rounds: e: a, and 1 more row)"), "{line}");
+    }
+
+    #[test]
+    fn no_warning_advises_what_a_bench_has_no_option_for() {
+        let all = [
+            Warning::GeneratorBusy { ran: 1.0 },
+            Warning::GeneratorStarved { waited: 0.5 },
+            Warning::LateWakeUps { late: 1, started: 2 },
+            Warning::PacingMissed { asked_per_s: 2.0, started_per_s: 1.0 },
+            Warning::LostSamples { lost: 1, known: 2 },
+            Warning::LittlesLaw { seen: 2.0, computed: 1.0 },
+            Warning::WakeUpBound,
+            Warning::ShortWindow { elapsed_s: 0.5 },
+            Warning::ServerUnseen,
+            Warning::AgentsLost { lost: 1 },
+        ];
+        for warning in all {
+            let line = Doubt { warning, rounds: 1, rows: vec!["e: a".into()] }.line();
+            let options = [" -", "load merge", "measure longer"];
+            assert!(options.iter().all(|option| !line.contains(option)), "{line}");
+            assert!(line.ends_with(" (1 round: e: a)"), "{line}");
+        }
     }
 }
