@@ -8,6 +8,7 @@ mod live;
 mod output;
 mod painter;
 mod ping;
+mod silence;
 mod summary;
 mod threshold;
 mod udp;
@@ -25,6 +26,7 @@ use args::{LoadCommon, LoadKind, MergeArgs, Output};
 use live::LiveView;
 use output::Sinks;
 use painter::Painter;
+use silence::SilenceWatch;
 
 use crate::out::json::repeated;
 use crate::out::{complain, say};
@@ -50,15 +52,16 @@ fn generate(plan: &Plan, args: &LoadCommon) -> CommandResult {
         Protocol::Echo { .. } => "echo",
         Protocol::Http(_) => "http",
     };
-    let title = format!("{protocol} {}", plan.target);
+    let target = plan.target.to_string();
+    let title = format!("{protocol} {target}");
     let painter = painter(title, plan.connections, plan.amount, &args.output);
     if let Some(options) = args.cluster.options(args.output.phases)? {
         let tls = args.tls_order(&plan.protocol)?;
-        return conduct(&args.cpus, &args.output, painter, |observer| {
+        return conduct(&args.cpus, &args.output, target, painter, |observer| {
             cluster::carry_out(&options, plan, tls, &interrupted, observer)
         });
     }
-    conduct(&args.cpus, &args.output, painter, |observer| {
+    conduct(&args.cpus, &args.output, target, painter, |observer| {
         tidegate_load::run_until(&interrupted, plan, observer).map_err(failure)
     })
 }
@@ -75,14 +78,22 @@ fn failure(e: LoadError) -> Failure {
 fn conduct(
     cpus: &[usize],
     output: &Output,
+    target: String,
     painter: Option<Painter>,
     load: impl FnOnce(&mut dyn FnMut(RunEvent<'_>)) -> Result<Report, Failure>,
 ) -> CommandResult {
     pin(cpus)?;
     let mut sinks = Sinks::open(output)?;
     let mut reporter = ProgressReporter { phases: output.phases, painter };
+    let mut silence = SilenceWatch::new(target);
     let mut written = Ok(());
     let report = load(&mut |phase| {
+        if let Some(line) = silence.hear(&phase) {
+            if let Some(painter) = &mut reporter.painter {
+                painter.clear(); // it is painted again below the line
+            }
+            complain!("{line}");
+        }
         if let Some(painter) = &mut reporter.painter {
             painter.hear(&phase);
         }

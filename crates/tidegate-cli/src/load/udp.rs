@@ -72,7 +72,7 @@ pub fn run(args: &UdpArgs) -> CommandResult {
     let plan = args.plan()?;
     let interrupted = signals::flag_of_the_first().context("cannot install signal handlers")?;
     let painter = super::painter(format!("udp {}", plan.target), plan.flows, plan.amount, &args.output);
-    super::conduct(&args.cpus, &args.output, painter, |observer| {
+    super::conduct(&args.cpus, &args.output, plan.target.to_string(), painter, |observer| {
         tidegate_load::run_udp(&interrupted, &plan, observer).map_err(super::failure)
     })
 }
