@@ -369,3 +369,30 @@ fn cache() -> PathBuf {
     let cache = from("XDG_CACHE_HOME").or_else(|| Some(from("HOME")?.join(".cache")));
     cache.unwrap_or_else(std::env::temp_dir).join("tidegate").join("peers")
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, FromArgMatches};
+
+    use super::*;
+
+    fn args(words: &[&str]) -> Args {
+        let command = Args::augment_args(clap::Command::new("bench"));
+        let matches = command.try_get_matches_from(["bench"].iter().chain(words)).unwrap();
+        Args::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn bench_all_takes_its_sentence_from_the_experiment_of_bench() {
+        for more in [&[][..], &["--quick"], &["--models", "epoll,tokio"], &["--repeats", "3"]] {
+            let (short, all) = (args(more), args(&[&["all"], more].concat()));
+            let answer = short.concurrency_settings(None).unwrap();
+            assert_eq!(all.answer_settings(None).unwrap(), answer, "{more:?}");
+            let first = |args: &Args| {
+                let plan = args.plan().unwrap();
+                (plan[0].steps(), plan[0].step_time())
+            };
+            assert_eq!(first(&all), first(&short), "{more:?}: it is the first of its plan");
+        }
+    }
+}

@@ -145,13 +145,15 @@ fn output_that_a_full_disk_does_not_take_is_an_error() {
 fn results_that_cannot_be_saved_are_shown_and_leave_the_old_ones() {
     let needs = Needs::new();
     let (http, echo, chat, run_file) = (&*needs.http.url, &*needs.echo.url, &*needs.chat.url, &*needs.run);
-    let cases: [(&[&str], &str, &str); 7] = [
+    let udp = &*needs.udp.url;
+    let cases: [(&[&str], &str, &str); 8] = [
         (&["load", "http", http, "-n", "20"], "--json", "requests"),
         (&["load", "http", http, "-n", "20"], "--hgrm", "requests"),
         (&["load", "http", http, "-n", "20"], "--csv", "requests"),
         (&["load", "ping", echo, "-n", "20", "--warm-up", "0"], "--json", "round trips"),
         (&["load", "chat", chat, "-c", "4", "-n", "5"], "--json", "deliveries"),
         (&["load", "attack", http, "-d", "0.2", "--silent", "2"], "--json", "attackers"),
+        (&["load", "udp", udp, "-n", "20"], "--json", "came back"),
         (&["compare", run_file, run_file], "--json", "B against A"),
     ];
     for (args, option, shows) in cases {
@@ -178,6 +180,36 @@ fn results_that_cannot_be_saved_are_shown_and_leave_the_old_ones() {
             "{args:?} {option}: nothing is left"
         );
     }
+}
+
+#[test]
+fn results_of_the_lab_that_cannot_be_saved_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, program) = (folder.path().to_str().unwrap(), env!("CARGO_BIN_EXE_tidegate"));
+    // A file of the report on a disk that is full.
+    std::os::unix::fs::symlink("/dev/full", folder.path().join("report.json")).unwrap();
+    let bench = ["bench", "concurrency", "--models", "epoll", "--connections", "2", "--requests", "50"];
+    let bench = [&bench[..], &["--repeats", "1", "--out", out]].concat();
+    let ab = ["ab", program, program, "-c", "1", "--turn", "20ms", "--budget", "1ms", "--json", "/dev/full"];
+    // Memory takes no time to measure, so that this search always finds something to write.
+    let tune =
+        ["tune", "--goal", "connections", "--quick", "--budget", "1h", "--models", "blocking", "-c", "3"];
+    let tune = [&tune[..], &["--caps", "3", "--force", "--out", "/dev/full"]].concat();
+    let cases = [
+        (bench, 1, "Responses a second", "report.json"),
+        (ab.to_vec(), 2, "NEW", "/dev/full"), // 1 would be an answer
+        (tune, 1, "for connections", "/dev/full; the settings were:"),
+    ];
+    for (args, code, shows, path) in cases {
+        let outcome = run(&mut tidegate(&args));
+        assert_eq!(outcome.code, Some(code), "{args:?}: {}", outcome.stderr);
+        assert!(outcome.stdout.contains(shows), "{args:?}: {}", outcome.stdout);
+        assert!(outcome.stderr.contains(path) && !outcome.stderr.contains("panicked"), "{}", outcome.stderr);
+    }
+    assert!(!folder.path().join("runs").exists(), "a run without its report");
+    let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let half: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with(".tidegate")).collect();
+    assert!(half.is_empty(), "{half:?}");
 }
 
 /// Processes that this one has started and that run.
