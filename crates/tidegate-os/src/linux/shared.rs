@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 use crate::unix::call::check;
 
@@ -123,6 +125,20 @@ impl SharedMemory {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.at.as_ptr().add(at), from.len()) }
     }
 
+    /// Asks the processor to fetch the cache line of byte `at`, without waiting for it. Only a hint: nothing is read, and
+    /// any `at` may be given. No effect but on x86-64.
+    #[inline]
+    pub fn prefetch(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch reads nothing that the program sees, and does not fault, wherever it points.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.at.as_ptr().wrapping_add(at).cast()) }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+
     #[inline]
     fn check(&self, at: usize, bytes: usize) {
         assert!(at <= self.bytes && bytes <= self.bytes - at, "a range outside of shared memory");
@@ -134,6 +150,22 @@ impl Drop for SharedMemory {
         // SAFETY: mapped by `map` with this size, and nothing borrows from it any more.
         unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// A sequentially consistent fence, between accesses to [`SharedMemory`] and other atomic words.
+///
+/// On x86-64 a locked instruction in place of the `mfence` that [`fence`](std::sync::atomic::fence) becomes: it orders the same for memory that is
+/// cached as usual, in half of the time (Intel's manual, volume 3, "Memory Ordering", lists both).
+#[inline]
+pub fn full_fence() {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: adds nothing to a word of this thread's own stack, below what is in use, within the 128 bytes that the
+    // x86-64 ABI keeps for the function that runs. No `nomem`: the compiler moves no access across it.
+    unsafe {
+        std::arch::asm!("lock or dword ptr [rsp - 64], 0", options(nostack));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    fence(SeqCst);
 }
 
 /// An empty file without a name, which can be sealed. Old C libraries have no function for it (glibc before 2.27).

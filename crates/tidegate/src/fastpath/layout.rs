@@ -3,10 +3,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
-use std::sync::atomic::fence;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use tidegate_os::shared::SharedMemory;
+use tidegate_os::shared::{SharedMemory, full_fence};
 
 use super::ring::{Memory, Reader, Word, Writer};
 
@@ -146,7 +145,12 @@ impl Memory for RingMemory {
 
     #[inline]
     fn barrier(&self) {
-        fence(SeqCst);
+        full_fence();
+    }
+
+    #[inline]
+    fn prefetch(&self, at: usize) {
+        self.memory.prefetch(self.bytes + at);
     }
 
     #[inline]

@@ -25,6 +25,10 @@ pub trait Memory {
     fn swap(&self, word: Word, value: u32) -> u32;
     /// A sequentially consistent fence.
     fn barrier(&self);
+    /// The bytes at this offset are probably read soon: a hint.
+    fn prefetch(&self, at: usize) {
+        let _ = at;
+    }
     /// Copies bytes out, from an offset inside the ring; the range does not pass its end.
     fn read(&self, at: usize, into: &mut [u8]);
     /// Copies bytes in, likewise.

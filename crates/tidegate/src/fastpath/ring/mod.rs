@@ -167,6 +167,8 @@ impl<M: Memory> Reader<M> {
     /// [`Corrupt`], as for all methods here.
     #[inline]
     pub fn available(&self) -> Result<usize, Corrupt> {
+        // Who looks again and again has the line of the bytes beside that of the position when both arrive, not after.
+        self.memory.prefetch(self.at());
         let used = self.memory.load(Word::Tail).wrapping_sub(self.head);
         if used > self.capacity { Err(Corrupt) } else { Ok(used as usize) }
     }
@@ -177,7 +179,7 @@ impl<M: Memory> Reader<M> {
         if bytes == 0 {
             return Ok(Moved { bytes, ring: false });
         }
-        let at = (self.head & (self.capacity - 1)) as usize;
+        let at = self.at();
         let (first, second) = into[..bytes].split_at_mut(bytes.min(self.capacity as usize - at));
         self.memory.read(at, first);
         if !second.is_empty() {
@@ -186,6 +188,12 @@ impl<M: Memory> Reader<M> {
         self.head = self.head.wrapping_add(bytes as u32);
         self.memory.store(Word::Head, self.head);
         Ok(Moved { bytes, ring: must_ring(&self.memory, Word::WriterSleeps) })
+    }
+
+    /// Where the next byte is.
+    #[inline]
+    fn at(&self) -> usize {
+        (self.head & (self.capacity - 1)) as usize
     }
 
     /// How the writer has ended the stream. All bytes written before that are visible afterwards.
