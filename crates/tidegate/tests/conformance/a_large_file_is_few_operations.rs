@@ -50,7 +50,7 @@ fn case(model: Model) {
     let most = match model {
         _ if is_shared_memory => TOTAL / RING, // no system call at all
         Model::Iocp | Model::Overlapped => 64,
-        _ if cfg!(windows) || model == Model::Tokio => TOTAL / READ_AT_ONCE * 16, // it is read, and sent in parts
+        _ if cfg!(windows) => TOTAL / READ_AT_ONCE * 16, // it is read, and sent in parts
         _ => TOTAL / READ_AT_ONCE / 2,
     };
     assert!(sends <= most, "{sends} operations on {model}");
