@@ -415,6 +415,6 @@ mod tests {
         };
         assert_eq!(setups.iter().filter(spins).count(), 0, "a pool does not spin");
         let fast = |line: &&LatencySetup| line.transport == TransportKind::FastPath;
-        assert_eq!(setups.iter().filter(fast).count(), (5 + 4 + 4) + 3 * OF_WINDOWS.len());
+        assert_eq!(setups.iter().filter(fast).count(), (6 + 4 + 4) + 3 * OF_WINDOWS.len());
     }
 }
