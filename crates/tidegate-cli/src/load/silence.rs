@@ -1,10 +1,10 @@
-//! Tells of a target that is silent, long before its timeout.
+//! Reports a target that is silent, long before its timeout.
 
 use std::time::{Duration, Instant};
 
 use tidegate_load::RunEvent;
 
-/// For how long a target may be silent before that is told.
+/// For how long a target may be silent before it is reported.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Watches a run until something has come from the target.
