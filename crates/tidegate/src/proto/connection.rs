@@ -42,7 +42,7 @@ enum ConnectionState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CloseMode {
     Graceful,
-    /// The peer is told that something is missing.
+    /// With a reset, so that the peer does not take a truncated answer for a complete one.
     Reset,
 }
 
@@ -241,25 +241,18 @@ impl Connection {
         [self.state_of_session.timers.next(), self.again, self.retry_at()].into_iter().flatten().min()
     }
 
-    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says: the session has set a timer, it
-    /// lingers, or a drain waits for its last request.
+    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says, and is not `armed`: the session has set
+    /// a timer, it lingers, or a drain waits for its last request.
     #[inline]
     #[must_use]
-    pub fn has_own_deadline(&self) -> bool {
-        self.has_own_deadline_not(|_| false)
-    }
-
-    /// The same, where it does not count what is `armed` already.
-    #[inline]
-    #[must_use]
-    pub(crate) fn has_own_deadline_not(&self, armed: impl FnOnce(Instant) -> bool) -> bool {
+    pub(crate) fn needs_arming(&self, armed: impl FnOnce(Instant) -> bool) -> bool {
         self.state_of_session.leaving
             || self.state == ConnectionState::Draining { lingering: true }
             || self.own_deadline().is_some_and(|at| !armed(at))
     }
 
-    /// Whether no time limit but the idle timeout can apply, as long as it has no [own
-    /// deadline](Self::has_own_deadline).
+    /// Whether no time limit but the idle timeout can apply, as long as it has no deadline that [needs
+    /// arming](Self::needs_arming).
     #[inline]
     #[must_use]
     pub fn only_idles(&self) -> bool {

@@ -121,7 +121,7 @@ impl LoopState {
         let soonest = if connection.only_idles() { self.soonest_at_rest } else { self.soonest };
         let suffices = soonest == NEVER || self.timers.fires_by(token.index, soonest);
         let armed = |at| self.timers.fires_by(token.index, self.timers.tick_of(at, Resolution::Tick));
-        if suffices && !connection.has_own_deadline_not(armed) {
+        if suffices && !connection.needs_arming(armed) {
             return;
         }
         if let Some(at) = connection.deadline(&self.worker.policy) {
