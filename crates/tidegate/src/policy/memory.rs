@@ -81,9 +81,13 @@ pub const ACCEPT_BYTES: u64 = 512;
 /// (benchmarks/connections.md).
 pub const CONNECTION_BYTES: u64 = 4096;
 
-/// Memory of a process without the policy's threads and buffers: runtime, stacks of a few threads, rings, logging, what
-/// the allocator retains, and the buffer of at most 16 KiB that each I/O thread has sent last.
+/// Memory of a process without the policy's threads and buffers: runtime, stacks of a few threads, rings, logging, and
+/// what the allocator retains.
 pub const PROCESS_BYTES: u64 = 32 << 20;
+
+/// The largest buffer that an I/O thread keeps when it has sent it, for its next answer; so many small copies are also
+/// joined into one piece.
+pub const SENT_BUFFER_BYTES: usize = 16 * 1024;
 
 impl MemoryBound {
     /// The total.
@@ -124,6 +128,7 @@ pub fn bound(policy: &Policy, footprint: Footprint) -> MemoryBound {
     let buffers = fixed(policy.socket_send_buffer) + fixed(policy.socket_receive_buffer);
     let accepts = footprint.accepts as u64;
     let each_thread = bytes(footprint.buffers, policy.buffer_bytes)
+        + SENT_BUFFER_BYTES as u64
         + if footprint.stack { stack as u64 } else { 0 }
         + accepts * ACCEPT_BYTES;
     MemoryBound {
@@ -157,7 +162,7 @@ mod tests {
     fn every_part_is_counted_once_for_whom_it_belongs_to() {
         let input = 1000 + 4096;
         let each = 10_000 + input + 2 * input + CONNECTION_BYTES;
-        let process = PROCESS_BYTES + 2 * 4096;
+        let process = PROCESS_BYTES + 2 * (4096 + SENT_BUFFER_BYTES as u64);
         let kernel_each_connection = SOCKET_BYTES;
         let expected = MemoryBound {
             each_connection: each,

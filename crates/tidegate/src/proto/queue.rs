@@ -6,6 +6,8 @@ use std::io::{self, IoSlice};
 use bytes::{Buf, Bytes, BytesMut};
 use tidegate_os::file::FileRange;
 
+use crate::policy::memory::SENT_BUFFER_BYTES;
+
 #[derive(Debug)]
 enum Chunk {
     Shared(Bytes),
@@ -59,13 +61,12 @@ mod spare_buffer {
     /// Below this the allocator is as fast.
     const LEAST_BYTES: usize = 1024;
 
-    /// A buffer with room for so many bytes: at most twice as many, as in one that grows. A peer may be slow to take what
-    /// lies in it.
+    /// A buffer with room for so many bytes, and at most a quarter more: a peer may be slow to take what lies in it.
     pub(super) fn take(bytes: usize) -> BytesMut {
         if bytes < LEAST_BYTES {
             return BytesMut::with_capacity(bytes);
         }
-        let fits = |spare: &BytesMut| (bytes..=2 * bytes).contains(&spare.capacity());
+        let fits = |spare: &BytesMut| (bytes..=bytes + bytes / 4).contains(&spare.capacity());
         let spare = SPARE.try_with(Cell::take).ok().flatten().filter(fits);
         spare.unwrap_or_else(|| BytesMut::with_capacity(bytes))
     }
@@ -81,7 +82,7 @@ mod spare_buffer {
 }
 
 /// Small copies are joined up to this size, so that many small writes become one piece.
-const JOIN_BYTES: usize = 16 * 1024;
+const JOIN_BYTES: usize = SENT_BUFFER_BYTES;
 
 /// The unsent bytes of one connection. An empty queue owns no memory.
 #[derive(Debug, Default)]
@@ -471,13 +472,13 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_was_sent_is_used_again_for_what_fills_half_of_it() {
-        let spare = || spare_buffer::take(1100).capacity();
-        sent_from(2200);
-        assert!(sent_from(2000) == sent_from(1100), "it went back each time");
-        assert_eq!(spare(), 2200);
-        sent_from(JOIN_BYTES);
-        assert_eq!(spare(), 1100, "too large for so few");
+    fn a_buffer_that_was_sent_is_used_again_for_what_nearly_fills_it() {
+        let spare = || spare_buffer::take(1600).capacity();
+        sent_from(2000);
+        assert!(sent_from(1800) == sent_from(1600), "it went back each time");
+        assert_eq!(spare(), 2000);
+        sent_from(2001);
+        assert_eq!(spare(), 1600, "too large for so few");
         sent_from(JOIN_BYTES + 1);
         assert_eq!(spare_buffer::take(JOIN_BYTES).capacity(), JOIN_BYTES, "a large one is not kept");
         sent_from(2000);
