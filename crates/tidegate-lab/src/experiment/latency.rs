@@ -154,8 +154,7 @@ pub struct ResultTable {
 pub const MESSAGE: usize = 64;
 
 /// Models with the fast path; on Windows also those of `OF_WINDOWS`.
-const FAST: [Model; 6] =
-    [Model::Pool, Model::Select, Model::Poll, Model::Epoll, Model::Uring, Model::Tokio];
+const FAST: [Model; 6] = [Model::Pool, Model::Select, Model::Poll, Model::Epoll, Model::Uring, Model::Tokio];
 /// Models whose threads can spin; on Windows also those of `OF_WINDOWS`.
 const LOOPS: [Model; 4] = [Model::Select, Model::Poll, Model::Epoll, Model::Uring];
 const OF_WINDOWS: [Model; 5] =
