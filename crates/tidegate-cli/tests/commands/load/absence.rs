@@ -66,7 +66,7 @@ fn told_meanwhile(args: &[&str]) -> Option<String> {
     let mut child = Command::new(TIDEGATE)
         .arg("load")
         .args(args)
-        .args(["-c", "2", "-d", LONG, "--timeout", "20"])
+        .args(["-c", "2", "-d", "20", "--timeout", "20"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
