@@ -186,7 +186,11 @@ struct Kin {
     ended_ticks: u64,
 }
 
-/// A process, what it has started, and its group if it leads one.
+/// A process, what it has started, and its group if it leads one; none where systems do not tell.
+pub(crate) fn family_ids(pid: u32) -> Vec<u32> {
+    family(pid).iter().map(|member| member.pid).collect()
+}
+
 fn family(pid: u32) -> Vec<Kin> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());

@@ -8,6 +8,7 @@
 //! 2. Threads of the lab that never sleep, on the server's processors: the scheduler shares them out. The share is then
 //!    exact for a server with one busy thread, and more for one with many.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tidegate_os::process::is_there;
 
 use crate::Bench;
 use crate::process::{self, start_thread};
+use crate::sample::family_ids;
 
 /// The period of a quota, in µs. A quota is at least 1,000 µs.
 const PERIOD_US: f64 = 10_000.0;
@@ -58,12 +60,12 @@ impl Throttle {
         1.0 / (1.0 + self.competitors.len() as f64 / self.cpus.len() as f64)
     }
 
-    /// Puts a running server under the limit, all its threads included.
+    /// Puts a running server under the limit, with all its threads and the processes that it has started.
     ///
     /// # Errors
     /// The control group does not take it.
     pub(crate) fn hold(&self, pid: u32) -> io::Result<()> {
-        self.group.as_ref().map_or(Ok(()), |group| group.take(pid))
+        self.group.as_ref().map_or(Ok(()), |group| each_member(pid, |pid| group.take(pid)))
     }
 
     /// How it is done, for the reader of the figures.
@@ -72,6 +74,22 @@ impl Throttle {
             (Some(_), _) => "a control group's quota",
             (None, false) => "busy threads of the lab on the same processor",
             (None, true) => "nothing, since server and load are not kept apart",
+        }
+    }
+}
+
+/// Has a server taken first, so that what it starts from then on is limited by itself, and then those that it has
+/// started before, until there are no new ones: one of these may start another before it is taken itself.
+fn each_member(server: u32, take: impl Fn(u32) -> io::Result<()>) -> io::Result<()> {
+    take(server)?;
+    let mut taken = HashSet::from([server]);
+    loop {
+        let new: Vec<u32> = family_ids(server).into_iter().filter(|&pid| taken.insert(pid)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        for pid in new {
+            take(pid).or_else(|e| if is_there(pid) { Err(e) } else { Ok(()) })?;
         }
     }
 }
@@ -241,6 +259,30 @@ mod tests {
         assert!((throttle.set(0.5) - 0.5).abs() < 1e-9);
         assert!((throttle.set(0.25) - 0.25).abs() < 1e-9);
         assert!((throttle.set(1.0) - 1.0).abs() < 1e-9 && throttle.competitors.is_empty());
+    }
+
+    /// A server whose worker runs already, as that of nginx.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_a_server_has_started_is_held_with_it() {
+        use std::io::{BufRead, BufReader};
+        use std::process::{Command, Stdio};
+        let mut command = Command::new("sh");
+        let command = command.args(["-c", "sleep 60 & echo $!; wait"]).stdout(Stdio::piped());
+        let (mut server, group) = process::ProcessGroup::start(command, None).unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let taken = std::cell::RefCell::new(Vec::new());
+        each_member(server.id(), |pid| {
+            taken.borrow_mut().push(pid);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(taken.into_inner(), [server.id(), line.trim().parse().unwrap()]);
+        let refused = each_member(server.id(), |_| Err(io::Error::other("full")));
+        assert_eq!(refused.unwrap_err().to_string(), "full");
+        group.end(tidegate_os::process::End::Kill);
+        server.wait().unwrap();
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The share of their processors that servers get, chosen so that the load has processor time left and the server is
 //! the limit.
 
-use tidegate::Model;
+use std::fmt::Display;
+
 use tidegate_load::verdict::LimitedBy;
 
 use super::generator::Agents;
@@ -55,10 +56,10 @@ impl CpuShare {
     }
 
     /// Puts a running server under the limit.
-    pub(super) fn hold(&self, pid: u32, model: Model) -> Result<(), LabError> {
+    pub(super) fn hold(&self, pid: u32, name: impl Display) -> Result<(), LabError> {
         let held = self.throttle.as_ref().map_or(Ok(()), |throttle| throttle.hold(pid));
         held.map_err(|e| LabError::Process {
-            what: format!("the control group of {model}"),
+            what: format!("the control group of {name}"),
             why: e.to_string(),
         })
     }

@@ -46,8 +46,12 @@ impl Cost {
         let percent = |times: f64| ((times - 1.0).abs() * 100.0).ceil();
         match self.interval {
             _ if !self.is_same() => format!("`{}` {:.1} times as much", self.model, self.times),
+            Some(i) if i.high > TOLD_APART && i.contains(1.0) => {
+                let range = format!("{:.2} to {:.2} times as much", i.low, i.high);
+                format!("`{}` does not differ measurably: {range}", self.model)
+            }
             Some(i) if i.high > TOLD_APART => {
-                format!("`{}` does not differ measurably ({:.2} to {:.2} times)", self.model, i.low, i.high)
+                format!("`{}` {:.2} to {:.2} times as much", self.model, i.low, i.high)
             }
             Some(i) => {
                 format!("`{}` the same within {:.0}%", self.model, percent(i.low).max(percent(i.high)))
@@ -325,7 +329,15 @@ mod tests {
     fn what_the_rounds_cannot_tell_apart_is_not_called_the_same() {
         let wide = [0.50, 0.80, 0.60, 0.75];
         let text = sentence(&results(vec![point("epoll", 100, CHEAP), point("uring", 100, wide)])).unwrap();
-        assert!(text.contains("`uring` does not differ measurably ("), "{text}");
+        assert!(text.contains("`uring` does not differ measurably: "), "{text}");
+    }
+
+    #[test]
+    fn a_difference_that_may_be_small_is_not_said_to_be_none() {
+        let a_little = std::array::from_fn(|round| CHEAP[round] * [1.01, 1.08, 1.02, 1.07][round]);
+        let text =
+            sentence(&results(vec![point("epoll", 100, CHEAP), point("uring", 100, a_little)])).unwrap();
+        assert!(text.contains("`uring` 1.01 to 1.08 times as much"), "{text}");
     }
 
     #[test]

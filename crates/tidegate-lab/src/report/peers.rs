@@ -1,6 +1,7 @@
 //! Other servers beside tidegate's models, as tables and for CSV.
 
 use super::cells::{Cells, counted, figures_head, figures_row, grouped, spread};
+use super::sections::shares;
 use super::verdict::{limits, marked};
 use crate::experiment::peers::{Case, ResultTable, Row};
 
@@ -15,17 +16,17 @@ pub(super) fn sections(table: &ResultTable) -> Vec<(String, Cells, String)> {
     cases.dedup();
     let about = format!(
         "A 4 KiB page, {} requests a round after a warm-up, {}, all servers in turn, each kept on one processor; median [95% confidence \
-        interval], of fewer than four rounds (minimum–maximum). CPU is that of the server and all processes it started, user and kernel. Times the baseline: by \
-        the cost of the bare epoll loop in the same round. Compare these rather than requests a second where the limit is not the server.",
+        interval], of fewer than four rounds (minimum–maximum). {} CPU is that of the server and all processes it started, user and kernel. Times the baseline: by \
+        the cost of the bare epoll loop in the same round.",
         grouped(table.requests),
-        counted(table.repeats, "round")
+        counted(table.repeats, "round"),
+        shares(table.rows.iter().map(|row| row.share), &table.throttle),
     );
     cases.into_iter().map(|case| (title(case), cells(table, case), about.clone())).collect()
 }
 
 fn cells(table: &ResultTable, case: Case) -> Cells {
-    let head =
-        ["server", "CPU s/100k", "times the baseline", "requests/s", "p50 ms", "p99 ms", "failed", "limit"];
+    let head = ["server", "CPU s/100k", "times the baseline", "requests/s of a processor", "failed", "limit"];
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
     cells.extend(table.rows.iter().filter(|row| row.case == case).map(row));
     cells
@@ -37,9 +38,7 @@ fn row(row: &Row) -> Vec<String> {
         row.name.clone(),
         spread(&f.cpu_s_per_100k, 3),
         row.times_baseline.as_ref().map_or("–".into(), |s| spread(s, 2)),
-        marked(spread(&f.requests_per_s, 0), &f.verdicts),
-        spread(&f.p50_us.times(1e-3), 2),
-        spread(&f.p99_us.times(1e-3), 2),
+        marked(spread(&f.per_processor_s, 0), &f.verdicts),
         grouped(f.failed),
         limits(&f.verdicts),
     ]

@@ -12,6 +12,7 @@ use tidegate::Model;
 
 use super::generator::Generator;
 use super::round::{self, Figures, Length, Round, RoundLoad};
+use super::share::CpuShare;
 use super::{LeftOut, ServerProcess, affordable, contestants};
 use crate::run::Facts;
 use crate::spread::Spread;
@@ -27,6 +28,9 @@ const HEAD_BYTES: f64 = 1024.0;
 
 /// The warm-up of a round, as a fraction of its requests: programs with a JIT compiler need it.
 const WARM_UP: u64 = 8;
+
+/// The requests of a calibration round, as a fraction of those of a round.
+const CALIBRATION: u64 = 4;
 
 /// The kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +82,9 @@ pub struct Row {
     pub name: String,
     /// The load.
     pub case: Case,
+    /// What the server had of its processors in the last round, 0 to 1.
+    #[serde(default = "crate::experiment::whole")]
+    pub share: f64,
     /// The results of its rounds.
     pub figures: Figures,
     /// Its CPU cost relative to the baseline in the same round; none if the baseline could not be measured.
@@ -91,6 +98,9 @@ pub struct ResultTable {
     pub requests: u64,
     /// Rounds of each row.
     pub repeats: usize,
+    /// How servers were limited to their share.
+    #[serde(default)]
+    pub throttle: String,
     /// In the order of cases, then of cost.
     pub rows: Vec<Row>,
     /// Peers and models that are unavailable, with the remedy.
@@ -120,9 +130,11 @@ impl Contestant {
 /// `progress` is called before each step.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
+    let mut share = CpuShare::new(bench, None);
     let mut table = ResultTable {
         requests: settings.requests,
         repeats: settings.repeats,
+        throttle: share.method().into(),
         left_out,
         ..ResultTable::default()
     };
@@ -139,24 +151,29 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         let (concurrency, note) = affordable(wanted.concurrency);
         table.notes.extend(note);
         let case = Case { concurrency, ..wanted };
+        share.calibrate(&all, |share, one| {
+            progress(&format!("{}, {}: calibration", one.name(), case.words()));
+            measure(bench, share, one, case, (settings.requests / CALIBRATION).max(1))
+        });
         let mut rounds: Vec<Vec<Option<Round>>> = all.iter().map(|_| Vec::new()).collect();
         for _ in 0..settings.repeats {
             for (one, rounds) in all.iter().zip(&mut rounds) {
                 progress(&format!("{}, {}", one.name(), case.words()));
-                let round = measure(bench, one, case, settings.requests);
+                let count = settings.requests;
+                let round = share.fitted(|round| round, |share| measure(bench, share, one, case, count));
                 if let Err(e) = &round {
                     table.failed.push(LeftOut { model: one.name(), why: e.to_string() });
                 }
                 rounds.push(round.ok());
             }
         }
-        table.rows.extend(rows(case, &all, &rounds));
+        table.rows.extend(rows(case, share.value(), &all, &rounds));
     }
     table
 }
 
 /// The rows of a case, cheapest first.
-fn rows(case: Case, all: &[Contestant], rounds: &[Vec<Option<Round>>]) -> Vec<Row> {
+fn rows(case: Case, share: f64, all: &[Contestant], rounds: &[Vec<Option<Round>>]) -> Vec<Row> {
     let names: Vec<String> = all.iter().map(Contestant::name).collect();
     let baseline = names.iter().position(|name| name == BASELINE).and_then(|at| rounds.get(at));
     let mut rows: Vec<Row> = names
@@ -165,7 +182,7 @@ fn rows(case: Case, all: &[Contestant], rounds: &[Vec<Option<Round>>]) -> Vec<Ro
         .filter_map(|(name, rounds)| {
             let good: Vec<Round> = rounds.iter().flatten().cloned().collect();
             let times_baseline = baseline.and_then(|baseline| Spread::of(ratios(rounds, baseline)));
-            Some(Row { name, case, figures: Figures::of(&good)?, times_baseline })
+            Some(Row { name, case, share, figures: Figures::of(&good)?, times_baseline })
         })
         .collect();
     let cost = |row: &Row| row.figures.cpu_s_per_100k.median;
@@ -180,25 +197,44 @@ fn ratios(rounds: &[Option<Round>], baseline: &[Option<Round>]) -> Vec<f64> {
 }
 
 /// One round against a fresh server.
-fn measure(bench: &Bench, one: &Contestant, case: Case, requests: u64) -> Result<Round, LabError> {
+fn measure(
+    bench: &Bench,
+    share: &CpuShare,
+    one: &Contestant,
+    case: Case,
+    count: u64,
+) -> Result<Round, LabError> {
+    let warmed_up = |url: &str, pid| {
+        share.hold(pid, one.name())?;
+        warmed_up(Generator::here(bench), share.value(), url, pid, case, count)
+    };
     match one {
         Contestant::Own(model) => {
             let server = ServerProcess::start(bench, "http", *model, &[])?;
-            warmed_up(bench, &server.url, server.process.id(), case, requests)
+            warmed_up(&server.url, server.process.id())
         }
         Contestant::Peer(peer, build) => {
             let server = RunningPeer::start(bench, peer, build.clone(), case.keep_alive)?;
-            warmed_up(bench, &server.url, server.id(), case, requests)
+            warmed_up(&server.url, server.id())
         }
     }
 }
 
-fn warmed_up(bench: &Bench, url: &str, pid: u32, case: Case, count: u64) -> Result<Round, LabError> {
+fn warmed_up(
+    generator: Generator<'_>,
+    share: f64,
+    url: &str,
+    pid: u32,
+    case: Case,
+    count: u64,
+) -> Result<Round, LabError> {
     let Case { keep_alive, concurrency } = case;
     let few = (count / WARM_UP).max(concurrency as u64);
-    let generator = Generator::here(bench);
-    let load = |count| RoundLoad { concurrency, length: Length::Requests(count), keep_alive };
-    let first = round::http(generator, url, pid, load(few))?;
+    let round = |count| {
+        let load = RoundLoad { concurrency, length: Length::Requests(count), keep_alive };
+        round::throttled(generator, url, pid, load, share)
+    };
+    let first = round(few)?;
     let least = PAGE_BYTES as f64;
     if !(least..=least + HEAD_BYTES).contains(&first.bytes_each) {
         let why = format!(
@@ -207,7 +243,7 @@ fn warmed_up(bench: &Bench, url: &str, pid: u32, case: Case, count: u64) -> Resu
         );
         return Err(LabError::Process { what: url.into(), why });
     }
-    round::http(generator, url, pid, load(count))
+    Ok(round(count)?.without_short_window())
 }
 
 #[cfg(test)]
@@ -227,7 +263,7 @@ mod tests {
         let baseline = [round(1.0), None, round(2.0)];
         let slow = [round(1.5), round(9.0), round(3.0)];
         assert_eq!(ratios(&slow, &baseline), [1.5, 1.5]);
-        let rows = rows(case, &all, &[slow.into(), baseline.into()]);
+        let rows = rows(case, 1.0, &all, &[slow.into(), baseline.into()]);
         assert_eq!(
             rows.iter().map(|r| r.name.as_str()).collect::<Vec<_>>(),
             ["tidegate poll", "tidegate epoll"]
