@@ -44,7 +44,8 @@ impl Footprint {
 /// Upper bound on the user memory of a policy, in bytes.
 ///
 /// Counted for each connection: the outbox up to its high watermark and what one call of the session adds beyond it (at
-/// most as much as the input it is shown); the input it may leave unconsumed, and what is received before it is paused,
+/// most as much as the input it is shown), with a quarter for the room in its buffers and with one buffer of at most
+/// [`COPY_BYTES`] of which the peer has taken a part; the input it may leave unconsumed, and what is received before it is paused,
 /// twice, because a growing buffer doubles; the rings of the fast path; its threads and buffers; and
 /// [`CONNECTION_BYTES`]. Counted for the process: threads, buffer pools, posted accepts, and [`PROCESS_BYTES`].
 ///
@@ -89,6 +90,10 @@ pub const PROCESS_BYTES: u64 = 32 << 20;
 /// joined into one piece.
 pub const SENT_BUFFER_BYTES: usize = 16 * 1024;
 
+/// The largest buffer that copies of output are in. A longer one is in several, and each is freed when the peer has
+/// taken it.
+pub const COPY_BYTES: usize = 64 * 1024;
+
 impl MemoryBound {
     /// The total.
     #[must_use]
@@ -122,6 +127,7 @@ pub fn bound(policy: &Policy, footprint: Footprint) -> MemoryBound {
     let stack = policy.thread_stack_bytes;
     let input = policy.input_bytes as u64 + bytes(footprint.burst, policy.buffer_bytes);
     let outbox = policy.outbox.high as u64 + input;
+    let outbox = outbox + outbox / 4 + outbox.min(COPY_BYTES as u64);
     let own = bytes(footprint.own_buffers, policy.buffer_bytes) + bytes(footprint.own_threads, stack);
     let rings = policy.fast_path.map_or(0, |fast| 2 * fast.ring_bytes as u64 + 4096);
     let fixed = |bytes: Option<usize>| 2 * bytes.unwrap_or(0) as u64; // Linux doubles the requested size (socket(7))
@@ -161,7 +167,8 @@ mod tests {
     #[test]
     fn every_part_is_counted_once_for_whom_it_belongs_to() {
         let input = 1000 + 4096;
-        let each = 10_000 + input + 2 * input + CONNECTION_BYTES;
+        let outbox = 10_000 + input;
+        let each = outbox + outbox / 4 + outbox + 2 * input + CONNECTION_BYTES;
         let process = PROCESS_BYTES + 2 * (4096 + SENT_BUFFER_BYTES as u64);
         let kernel_each_connection = SOCKET_BYTES;
         let expected = MemoryBound {
@@ -177,6 +184,13 @@ mod tests {
         assert_eq!(bound(&policy(), threads).each_connection, each + 4096 + 200_000);
         let stacks = Footprint { stack: true, ..LOOP };
         assert_eq!(bound(&policy(), stacks).process, process + 200_000);
+    }
+
+    #[test]
+    fn of_a_long_outbox_one_buffer_may_be_partly_sent() {
+        let of =
+            |high| bound(&Policy { outbox: OutboxMarks { low: 1, high }, ..policy() }, LOOP).each_connection;
+        assert_eq!(of(2_000_000) - of(1_000_000), 1_250_000);
     }
 
     #[test]

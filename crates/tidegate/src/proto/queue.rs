@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use bytes::{Buf, Bytes, BytesMut};
 use tidegate_os::file::FileRange;
 
-use crate::policy::memory::SENT_BUFFER_BYTES;
+use crate::policy::memory::{COPY_BYTES, SENT_BUFFER_BYTES};
 
 #[derive(Debug)]
 enum Chunk {
@@ -81,6 +81,17 @@ mod spare_buffer {
     }
 }
 
+/// Makes room for so many bytes more, and at most a quarter of all: peers may be slow to take them, and what a buffer
+/// has is what a connection holds. (`BytesMut::reserve` doubles.)
+fn make_room(buffer: &mut BytesMut, bytes: usize) {
+    if !buffer.try_reclaim(bytes) {
+        let needed = buffer.len() + bytes;
+        let mut larger = BytesMut::with_capacity(needed + needed / 4);
+        larger.extend_from_slice(buffer);
+        *buffer = larger;
+    }
+}
+
 /// Small copies are joined up to this size, so that many small writes become one piece.
 const JOIN_BYTES: usize = SENT_BUFFER_BYTES;
 
@@ -144,7 +155,7 @@ impl SendQueue {
         self.push_copies(std::iter::once(bytes));
     }
 
-    /// Appends a copy of the pieces, in one chunk.
+    /// Appends a copy of the pieces, in one chunk up to [`COPY_BYTES`].
     pub(super) fn push_copies<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]> + Clone) {
         let bytes = pieces.clone().map(<[u8]>::len).sum();
         if bytes == 0 {
@@ -157,15 +168,29 @@ impl SendQueue {
         };
         match last {
             Some(Chunk::Copied(tail)) if tail.len() + bytes <= JOIN_BYTES => {
-                tail.reserve(bytes);
+                make_room(tail, bytes);
                 pieces.for_each(|piece| tail.extend_from_slice(piece));
             }
-            _ => {
-                let mut chunk = spare_buffer::take(bytes);
-                pieces.for_each(|piece| chunk.extend_from_slice(piece));
-                self.push(Chunk::Copied(chunk));
-            }
+            _ => self.push_buffers(bytes, pieces),
         }
+    }
+
+    /// Appends a copy of the pieces, which have so many bytes, in buffers of at most [`COPY_BYTES`]: a peer that takes
+    /// a long answer slowly frees each as it goes.
+    fn push_buffers<'a>(&mut self, mut bytes: usize, pieces: impl Iterator<Item = &'a [u8]>) {
+        let mut buffer = spare_buffer::take(bytes.min(COPY_BYTES));
+        for mut piece in pieces {
+            while buffer.len() + piece.len() > COPY_BYTES {
+                let (fits, later) = piece.split_at(COPY_BYTES - buffer.len());
+                buffer.extend_from_slice(fits);
+                piece = later;
+                bytes -= buffer.len();
+                let next = spare_buffer::take(bytes.min(COPY_BYTES));
+                self.push(Chunk::Copied(std::mem::replace(&mut buffer, next)));
+            }
+            buffer.extend_from_slice(piece);
+        }
+        self.push(Chunk::Copied(buffer));
     }
 
     pub(super) fn push_shared(&mut self, bytes: Bytes) {
@@ -459,6 +484,38 @@ mod tests {
         assert_eq!(queue.only_slice().map(|all| all.len()), Some(JOIN_BYTES + 1));
         queue.push_copies([&[][..]].into_iter());
         assert_eq!(queue.len(), JOIN_BYTES + 1);
+    }
+
+    #[test]
+    fn a_long_copy_is_freed_as_the_peer_takes_it() {
+        let all: Vec<u8> = (0..3 * COPY_BYTES + 5).map(|at| (at % 251) as u8).collect();
+        let (head, body) = all.split_at(7);
+        let mut queue = SendQueue::default();
+        queue.push_copies([head, body, &[]].into_iter());
+        assert_eq!((content(&queue), queue.len()), (all.clone(), all.len()));
+        let mut slices = [IoSlice::new(&[]); 16];
+        let n = queue.slices(&mut slices);
+        let lengths: Vec<usize> = slices[..n].iter().map(|slice| slice.len()).collect();
+        assert_eq!(lengths, [COPY_BYTES, COPY_BYTES, COPY_BYTES, 5]);
+        queue.confirm(3 * COPY_BYTES);
+        assert_eq!(queue.only_slice(), Some(&all[3 * COPY_BYTES..]));
+        let mut queue = SendQueue::default();
+        queue.push_copies([&body[..COPY_BYTES - 7], head].into_iter());
+        assert_eq!(queue.only_slice().map(<[u8]>::len), Some(COPY_BYTES), "no empty one behind it");
+    }
+
+    #[test]
+    fn a_buffer_has_room_for_at_most_a_quarter_more_than_is_in_it() {
+        for step in [1, 9, 700, 5_000] {
+            let mut queue = SendQueue::default();
+            while queue.len() + step <= JOIN_BYTES {
+                queue.push_copy(&vec![1; step]);
+                let Some(Chunk::Copied(buffer)) = &queue.front else { panic!("a copy") };
+                let most = buffer.len() + buffer.len() / 4;
+                assert!((buffer.len()..=most).contains(&buffer.capacity()), "{step}: {}", buffer.capacity());
+            }
+            assert!(queue.only_slice().is_some_and(|all| all.len() == queue.len()), "{step}: joined");
+        }
     }
 
     /// Appends so many bytes, has them sent, and returns where they lay.
