@@ -4,7 +4,7 @@ use tidegate_load::verdict::Verdict;
 
 use super::cells::{Cells, grouped, spread};
 use super::{Results, chart::Chart, svg, verdict};
-use crate::bootstrap;
+use crate::bootstrap::{self, Interval};
 use crate::experiment::concurrency::{Point, ResultTable};
 use crate::spread::{CONFIDENCE, Spread};
 
@@ -24,7 +24,7 @@ struct Cost {
     /// Cost relative to another one, the cheapest in a table, with its confidence interval; by round, because what
     /// slows the machine down for a round slows all of them down.
     times: f64,
-    interval: Option<bootstrap::Interval>,
+    interval: Option<Interval>,
 }
 
 impl Cost {
@@ -34,31 +34,67 @@ impl Cost {
         Self { model, us, times, interval }
     }
 
-    /// Whether it cannot be distinguished from the other one, or the difference is negligible.
-    fn is_same(&self) -> bool {
-        match self.interval {
-            Some(interval) => interval.low <= 1.0 + MARGIN,
-            None => self.times <= 1.0 + MARGIN,
+    /// What is known of the difference.
+    fn difference(&self) -> Difference {
+        let Some(Interval { low, high }) = self.interval else {
+            return if self.times <= 1.0 + MARGIN { Difference::Little } else { Difference::Times };
+        };
+        match (low <= 1.0 + MARGIN, high > TOLD_APART, low <= 1.0) {
+            (false, ..) => Difference::Times,
+            (true, false, _) => Difference::Little,
+            (true, true, true) => Difference::Unclear,
+            (true, true, false) => Difference::Range,
         }
     }
 
-    fn words(&self) -> String {
+    /// It, and by how much it may differ, in percent.
+    fn within(&self) -> f64 {
         let percent = |times: f64| ((times - 1.0).abs() * 100.0).ceil();
-        match self.interval {
-            _ if !self.is_same() => format!("`{}` {:.1} times as much", self.model, self.times),
-            Some(i) if i.high > TOLD_APART && i.contains(1.0) => {
-                let range = format!("{:.2} to {:.2} times as much", i.low, i.high);
-                format!("`{}` does not differ measurably: {range}", self.model)
-            }
-            Some(i) if i.high > TOLD_APART => {
-                format!("`{}` {:.2} to {:.2} times as much", self.model, i.low, i.high)
-            }
-            Some(i) => {
-                format!("`{}` the same within {:.0}%", self.model, percent(i.low).max(percent(i.high)))
-            }
-            None => format!("`{}` the same within {:.0}%", self.model, percent(self.times)),
-        }
+        self.interval.map_or(percent(self.times), |i| percent(i.low).max(percent(i.high)))
     }
+
+    fn range(&self) -> String {
+        self.interval.map_or_else(String::new, |i| format!("{:.2} to {:.2}", i.low, i.high))
+    }
+}
+
+/// What rounds say of the costs of two models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Difference {
+    /// They are the same, or nearly.
+    Little,
+    /// They may be the same, or differ by more than is little.
+    Unclear,
+    /// They differ; by little or more.
+    Range,
+    /// One costs more.
+    Times,
+}
+
+/// What the others cost beside the one that is taken; those of which the same is known together.
+fn words(others: &[Cost]) -> Vec<String> {
+    let of = |difference| others.iter().filter(move |cost| cost.difference() == difference);
+    let names = |costs: &[&Cost], about: fn(&Cost) -> String| {
+        costs.iter().map(|cost| format!("`{}`{}", cost.model, about(cost))).collect::<Vec<_>>().join(", ")
+    };
+    let mut words = Vec::new();
+    let little: Vec<&Cost> = of(Difference::Little).collect();
+    if !little.is_empty() {
+        let within = little.iter().map(|cost| cost.within()).fold(0.0, f64::max);
+        words.push(format!("{} the same within {within:.0}%", names(&little, |_| String::new())));
+    }
+    let unclear: Vec<&Cost> = of(Difference::Unclear).collect();
+    if !unclear.is_empty() {
+        let differ =
+            if unclear.len() == 1 { "does not differ measurably" } else { "do not differ measurably" };
+        words.push(format!("{} {differ}", names(&unclear, |cost| format!(" ({} times)", cost.range()))));
+    }
+    words
+        .extend(of(Difference::Range).map(|cost| format!("`{}` {} times as much", cost.model, cost.range())));
+    words.extend(
+        of(Difference::Times).map(|cost| format!("`{}` {:.1} times as much", cost.model, cost.times)),
+    );
+    words
 }
 
 /// All models that have every point, the cheapest first, the others by how many times as much they cost.
@@ -84,7 +120,7 @@ fn costs(table: &ResultTable) -> Vec<Cost> {
 
 /// How many times `least` the cost `us` is, with the confidence interval. Where a round is missing, rounds have no
 /// partners, and the medians are compared.
-fn ratio(us: &Spread, least: &Spread) -> (f64, Option<bootstrap::Interval>) {
+fn ratio(us: &Spread, least: &Spread) -> (f64, Option<Interval>) {
     let pairs = us.rounds.iter().zip(&least.rounds);
     let by_round = (us.rounds.len() == least.rounds.len()).then(|| Spread::of(pairs.map(|(a, b)| a / b)));
     match by_round.flatten() {
@@ -113,7 +149,8 @@ fn over_points<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Spread> {
 
 /// The summary in one sentence; `None` unless the concurrency experiment was run.
 ///
-/// Among models of equal cost, the one whose connections use less memory is chosen, if that was measured.
+/// Among models of equal cost, the one whose connections use less memory is chosen, if that was measured. Of models whose
+/// costs the rounds cannot tell to be equal or not, the cheapest is chosen: that is the better guess.
 #[must_use]
 pub fn sentence(results: &Results) -> Option<String> {
     let costs = costs(results.answered()?);
@@ -122,22 +159,22 @@ pub fn sentence(results: &Results) -> Option<String> {
         let of_model = rows().filter(|row| row.model == model);
         of_model.max_by_key(|row| row.connected).and_then(|row| row.user_bytes_each)
     };
-    let same = || costs.iter().filter(|cost| cost.is_same());
-    let smallest = same()
+    let equal = costs.iter().filter(|cost| cost.difference() == Difference::Little);
+    let smallest = equal
         .filter_map(|cost| Some((cost, bytes(&cost.model)?)))
         .min_by(|a, b| a.1.total_cmp(&b.1))
         .map(|(cost, _)| cost);
-    let taken = smallest.or_else(|| same().next())?;
+    let taken = smallest.or_else(|| costs.first())?;
     // Beside the one that is taken, which need not be the cheapest of equals.
     let others = costs.iter().filter(|cost| cost.model != taken.model);
-    let others: Vec<String> =
-        others.map(|cost| Cost::beside(cost.model.clone(), cost.us.clone(), &taken.us).words()).collect();
+    let others: Vec<Cost> =
+        others.map(|cost| Cost::beside(cost.model.clone(), cost.us.clone(), &taken.us)).collect();
     let program = results.answered().and_then(|table| table.program.as_ref());
     let of_program = program.map_or(String::new(), |program| format!(" for `{program}`"));
     let mut text = format!("Here take `{}`{of_program}", taken.model);
     if !others.is_empty() {
-        text +=
-            &format!(": a request costs {:.1} µs of processor time; {}", taken.us.median, others.join(", "));
+        let others = words(&others).join(", ");
+        text += &format!(": a request costs {:.1} µs of processor time; {others}", taken.us.median);
     }
     let largest = rows().filter(|row| row.model == taken.model).max_by_key(|row| row.connected);
     if let Some((row, each)) = largest.and_then(|row| Some((row, row.user_bytes_each?))) {
@@ -329,7 +366,29 @@ mod tests {
     fn what_the_rounds_cannot_tell_apart_is_not_called_the_same() {
         let wide = [0.50, 0.80, 0.60, 0.75];
         let text = sentence(&results(vec![point("epoll", 100, CHEAP), point("uring", 100, wide)])).unwrap();
-        assert!(text.contains("`uring` does not differ measurably: "), "{text}");
+        assert!(text.contains("`uring` does not differ measurably ("), "{text}");
+    }
+
+    /// Memory decides between equals only.
+    #[test]
+    fn of_models_that_may_differ_the_cheapest_is_taken() {
+        let wide = [0.50, 0.80, 0.60, 0.75];
+        let all = vec![point("epoll", 100, wide), point("poll", 100, wide), point("uring", 100, CHEAP)];
+        let mut results = results(all);
+        let row = |model: &str, bytes| connections::Row {
+            model: model.into(),
+            connected: 5_000,
+            user_bytes_each: Some(bytes),
+            ..connections::Row::default()
+        };
+        let rows = vec![row("epoll", 300.0), row("uring", 400.0)];
+        results.connections = Some(connections::ResultTable { rows, ..connections::ResultTable::default() });
+        let text = sentence(&results).unwrap();
+        assert!(text.starts_with("Here take `uring`"), "{text}");
+        assert!(
+            text.contains("times), `poll` (") && text.contains("times) do not differ measurably"),
+            "{text}"
+        );
     }
 
     #[test]
