@@ -16,13 +16,13 @@ use accepting::OutstandingAccepts;
 
 use crate::engine::WorkerContext;
 use crate::engine::readiness::Settled;
-#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
-use crate::engine::simulated::view::View;
 use crate::engine::worker::Ready;
 use crate::engine::worker::admission::failure;
 use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase, Pinning};
 use crate::engine::worker::loop_state::LoopState;
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+use crate::engine::worker::view::View;
 use crate::proto::dial::DialRequest;
 use crate::proto::{Direction, Event, NextStep, Sequence, Table, Token};
 

@@ -13,14 +13,14 @@ use tidegate_os::waker::Waker;
 
 use super::entry::{Progress, ReadinessEntry};
 use super::{Incoming, PollEvent, Poller, Settled, Source, Transport};
-#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
-use crate::engine::simulated::view::View;
 use crate::engine::worker::Ready;
 use crate::engine::worker::admission::{count_exhaustion, count_refusal};
 use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase};
 use crate::engine::worker::loop_state::LoopState;
 use crate::engine::worker::rings::{AwakeLinks, WaitMode};
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+use crate::engine::worker::view::View;
 use crate::engine::{WorkerContext, capacity};
 use crate::policy::accept::Admission;
 use crate::proto::dial::DialRequest;

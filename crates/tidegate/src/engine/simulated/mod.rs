@@ -31,7 +31,6 @@ mod shortage;
 mod socket;
 #[cfg(test)]
 mod tests;
-pub(super) mod view;
 mod world;
 
 use std::io;

@@ -17,7 +17,7 @@ use super::shelf::read;
 use super::socket::{Edge, LOCAL, address, id_of};
 use super::world::{Happening, World, with};
 use crate::engine::readiness::{Incoming, PollEvent, Poller, Settled, Source, Transport};
-use crate::engine::simulated::view::View;
+use crate::engine::worker::view::View;
 use crate::fastpath::Transports;
 use crate::policy::Policy;
 use crate::proto::queue::FileSending;

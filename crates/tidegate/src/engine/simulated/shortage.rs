@@ -6,8 +6,8 @@ use rustix::io::Errno;
 
 use super::observed::TICK;
 use super::script::time;
-use super::view::View;
 use super::world::World;
+use crate::engine::worker::view::View;
 use crate::policy::pressure::{FIRST_PAUSE, LONGEST_PAUSE, pause};
 use crate::proto::Direction;
 

@@ -10,6 +10,7 @@
 //! | looking at shared memory between waits | [`rings`] | loops |
 //! | open connections, their inboxes, accepting and stopping | [`registry`], [`control`] | models without a loop |
 //! | threads that are started as connections come | [`growth`] | loops whose threads hold few connections |
+//! | what the simulation looks at in a loop | `view` | loops |
 //! | offloaded jobs; starting threads; what the machine holds; memory given back | [`blocking_pool`], [`threads`], [`capacity`], [`trim`] | all |
 //!
 //! Arrows point from the families to here, and from here to [`proto`](crate::proto): nothing in this folder knows a
@@ -31,6 +32,8 @@ pub(in crate::engine) mod registry;
 pub(in crate::engine) mod rings;
 pub(in crate::engine) mod threads;
 pub(in crate::engine) mod trim;
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+pub(in crate::engine) mod view;
 
 use std::io;
 use std::sync::atomic::AtomicUsize;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{OperationKind, SimPort, Slot};
 use crate::engine::completion::Completion;
 use crate::engine::simulated::socket::SocketState;
-use crate::engine::simulated::view::View;
 use crate::engine::simulated::world::{World, with};
+use crate::engine::worker::view::View;
 use crate::proto::{NextStep, PermitState, Receive};
 
 impl SimPort {

@@ -1,4 +1,4 @@
-//! What the simulation looks at between turns.
+//! What a loop shows of a connection to the simulation between turns.
 
 use std::time::Instant;
 
