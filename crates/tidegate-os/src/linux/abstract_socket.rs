@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use crate::unix::call::{check, count, poll, retry};
+use crate::unix::call::{count, poll, retry};
 use crate::unix::rights;
+pub use crate::unix::user::{own_user, user_of};
 
 /// Most descriptors that [`peek_descriptors`] gives: one more than a message has that is any good.
 const MOST_PEEKED: usize = 3;
@@ -42,18 +43,6 @@ pub fn connect(name: &str) -> io::Result<UnixStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;
     Ok(socket.into())
-}
-
-/// The user that the process at the other end ran as when it connected, or listened (`SO_PEERCRED`).
-pub fn user_of(socket: &UnixStream) -> io::Result<u32> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut bytes = size_of_val(&peer) as libc::socklen_t;
-    let at = (&raw mut peer).cast();
-    // SAFETY: `at` is valid for writing `bytes` bytes during the call, and any are integers.
-    check(unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, &raw mut bytes)
-    })?;
-    Ok(peer.uid)
 }
 
 /// Copies the beginning of what has come, which stays where it is, and with it the descriptors, which are not opened.
@@ -89,13 +78,6 @@ pub fn ended<'a>(sockets: impl Iterator<Item = &'a UnixStream>) -> io::Result<Ve
 /// It may wait for the lock of the socket.
 pub fn close_at_once(descriptor: &impl AsFd) {
     let _ = SockRef::from(descriptor).set_linger(None);
-}
-
-/// The user that this process runs as.
-#[must_use]
-pub fn own_user() -> u32 {
-    // SAFETY: no arguments, and it cannot fail.
-    unsafe { libc::geteuid() }
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub fn receive(socket: &UnixStream, message: &mut [u8]) -> io::Result<(usize, Ve
 /// Whether the process at the other end runs as the same user as this one (`SO_PEERCRED`, `unix(7)`).
 #[cfg(target_os = "linux")]
 pub fn is_same_user(socket: &UnixStream) -> io::Result<bool> {
-    use crate::linux::abstract_socket::{own_user, user_of};
+    use super::user::{own_user, user_of};
     Ok(user_of(socket)? == own_user())
 }
 

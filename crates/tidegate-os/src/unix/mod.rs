@@ -15,4 +15,6 @@ pub(crate) mod rights;
 pub mod select;
 pub mod socket;
 pub mod thread;
+#[cfg(target_os = "linux")]
+pub(crate) mod user;
 pub mod waker;
