@@ -1,12 +1,14 @@
 //! An agent: waits for loads, runs its parts of one load at a time, and reports progress.
 
+#[cfg(not(feature = "nats"))]
+mod absent;
 #[cfg(feature = "nats")]
 mod work;
 
-#[cfg(not(feature = "nats"))]
-pub use crate::absent::serve;
 use crate::access::BrokerAccess;
 use crate::allow::AllowList;
+#[cfg(not(feature = "nats"))]
+pub use absent::serve;
 #[cfg(feature = "nats")]
 pub use work::serve;
 

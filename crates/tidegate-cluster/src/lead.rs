@@ -1,14 +1,16 @@
 //! The lead of a run: distributes the plan, compares clocks, starts all agents at one moment, monitors them, and merges
 //! the results.
 
+#[cfg(not(feature = "nats"))]
+mod absent;
 #[cfg(feature = "nats")]
 mod conduct;
 
 use std::time::Duration;
 
-#[cfg(not(feature = "nats"))]
-pub use crate::absent::carry_out;
 use crate::access::BrokerAccess;
+#[cfg(not(feature = "nats"))]
+pub use absent::carry_out;
 #[cfg(feature = "nats")]
 pub use conduct::carry_out;
 

@@ -19,8 +19,6 @@
 //! | `seldom` | rate limit of log messages that other hosts can cause |
 #![forbid(unsafe_code)]
 
-#[cfg(not(feature = "nats"))]
-mod absent;
 pub mod access;
 pub mod agent;
 pub mod allow;

@@ -5,6 +5,8 @@
 //! members. One thread does all the work; rooms never wait for it, and their queues to it are bounded
 //! ([`Federation::waiting_bytes`](tidegate_services::chat::Federation::waiting_bytes)).
 
+#[cfg(not(feature = "nats"))]
+mod absent;
 #[cfg(feature = "nats")]
 mod work;
 
@@ -13,10 +15,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-#[cfg(not(feature = "nats"))]
-pub use crate::absent::Bridge;
 use crate::access::BrokerAccess;
 use crate::error::ClusterError;
+#[cfg(not(feature = "nats"))]
+pub use absent::Bridge;
 #[cfg(feature = "nats")]
 pub use work::{Bridge, understand};
 

@@ -1,37 +1,9 @@
-//! What would use the broker, in a build without the feature `nats`.
+//! In place of `work`, in a build without the feature `nats`.
 
-use std::sync::atomic::AtomicBool;
-
-use tidegate_load::{Plan, Report, RunEvent};
 use tidegate_services::chat::Federation;
 
-use crate::agent::AgentOptions;
+use super::{BridgeError, BridgeOptions, Tell, Wake};
 use crate::error::ClusterError;
-use crate::lead::LeadOptions;
-use crate::order::TlsOrder;
-use crate::rooms::{BridgeError, BridgeOptions, Tell, Wake};
-
-/// Refuses to wait for loads.
-///
-/// # Errors
-/// [`ClusterError::BuiltWithoutNats`], always.
-pub fn serve(_: &AgentOptions, _: &AtomicBool, _: &mut dyn FnMut(&str, &str)) -> Result<(), ClusterError> {
-    Err(ClusterError::BuiltWithoutNats)
-}
-
-/// Refuses to run a plan on agents.
-///
-/// # Errors
-/// [`ClusterError::BuiltWithoutNats`], always.
-pub fn carry_out(
-    _: &LeadOptions,
-    _: &Plan,
-    _: Option<TlsOrder>,
-    _: &AtomicBool,
-    _: &mut dyn FnMut(RunEvent<'_>),
-) -> Result<Report, ClusterError> {
-    Err(ClusterError::BuiltWithoutNats)
-}
 
 /// The bridge between nodes; there is none in this build.
 #[derive(Debug)]
