@@ -73,3 +73,17 @@ pub(crate) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHand
         of_one_system => platform::start(of_one_system, config),
     }
 }
+
+/// The same for datagrams.
+pub(crate) fn start_datagrams(
+    config: &datagram::DatagramConfig,
+    make: datagram::MakeService<'_>,
+) -> io::Result<datagram::DatagramHandle> {
+    datagram::start(config, make).unwrap_or_else(|| platform::start_datagrams(config, make))
+}
+
+/// The best model that can be used here for datagrams.
+pub(crate) fn best_for_datagrams() -> Model {
+    let usable = |model: &Model| model.serves_datagrams().is_available();
+    platform::BEST.iter().copied().find(usable).unwrap_or(Model::Blocking)
+}

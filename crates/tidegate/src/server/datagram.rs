@@ -12,8 +12,8 @@ use tidegate_os::descriptor::OwnedFd;
 use tidegate_os::endpoint::Endpoint;
 
 use super::StartError;
-use crate::engine::datagram::{self, DatagramConfig, StopOrder, StopSignal};
-use crate::engine::{self, Availability, Model};
+use crate::engine::datagram::{DatagramConfig, StopOrder, StopSignal};
+use crate::engine::{self, Availability, Model, datagram};
 use crate::policy::{DatagramPath, DatagramPolicy};
 use crate::service::DatagramService;
 use crate::stats::{DatagramCounters, DatagramStats};
@@ -130,7 +130,7 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
     /// The selected model and path, or the best ones; they must be available, and able to enforce the policy.
     fn choose(&self) -> Result<(Model, DatagramPath), StartError> {
         self.policy.check()?;
-        let model = self.model.unwrap_or_else(datagram::best);
+        let model = self.model.unwrap_or_else(engine::best_for_datagrams);
         if let Availability::Unavailable(why) = model.serves_datagrams() {
             return Err(StartError::Unavailable { model, why });
         }
@@ -203,7 +203,8 @@ impl BoundDatagramServer {
     pub fn start(self) -> Result<RunningDatagrams, StartError> {
         let Self { make, plan, local_addr } = self;
         let model = plan.model;
-        let started = datagram::start(&plan, &*make).map_err(|error| StartError::Engine { model, error })?;
+        let started =
+            engine::start_datagrams(&plan, &*make).map_err(|error| StartError::Engine { model, error })?;
         Ok(RunningDatagrams {
             local_addr,
             model,

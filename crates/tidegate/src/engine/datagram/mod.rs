@@ -172,12 +172,6 @@ pub(crate) fn serves(model: Model) -> Result<(), &'static str> {
     }
 }
 
-/// The best model that can be used here for datagrams.
-pub(crate) fn best() -> Model {
-    let usable = |model: &Model| model.serves_datagrams().is_available();
-    super::platform::BEST.iter().copied().find(usable).unwrap_or(Model::Blocking)
-}
-
 /// Threads of a model where nobody says how many: one, where only one socket can have the port.
 pub(crate) fn default_threads(model: Model) -> usize {
     if SHARES_PORT || shares_socket(model) { model.default_threads() } else { 1 }
@@ -196,10 +190,10 @@ pub(crate) fn options(model: Model, path: DatagramPath, policy: &DatagramPolicy)
     }
 }
 
-/// Starts the threads of a model: the one place that matches on it.
-pub(crate) fn start(config: &DatagramConfig, make: MakeService<'_>) -> io::Result<DatagramHandle> {
+/// Starts the threads of a model that every system has, or says that it is none of these.
+pub(super) fn start(config: &DatagramConfig, make: MakeService<'_>) -> Option<io::Result<DatagramHandle>> {
     use super::readiness as pollers;
-    match config.model {
+    Some(match config.model {
         Model::Blocking | Model::Pool => start_workers(config, make, threads::prepare, threads::run),
         Model::Select => {
             start_workers(config, make, readiness::prepare, readiness::run::<pollers::select::Select>)
@@ -207,8 +201,8 @@ pub(crate) fn start(config: &DatagramConfig, make: MakeService<'_>) -> io::Resul
         Model::Poll => start_workers(config, make, readiness::prepare, readiness::run::<pollers::poll::Poll>),
         #[cfg(feature = "tokio")]
         Model::Tokio => start_workers(config, make, tokio::prepare, tokio::run),
-        _ => super::platform::start_datagrams(config, make),
-    }
+        _ => return None,
+    })
 }
 
 /// Starts one thread for each worker and waits until all of them serve.
