@@ -6,6 +6,7 @@
 //! Pages are about every system; the options of Linux are the most.
 #![cfg(target_os = "linux")]
 
+mod arrows;
 mod commands;
 mod diagrams;
 mod figures;
@@ -130,6 +131,11 @@ fn pages_use_the_words_of_the_field() {
 #[test]
 fn sources_use_the_words_of_the_field() {
     none("names or phrases that were given up", words::faults());
+}
+
+#[test]
+fn no_two_folders_use_each_other() {
+    none("circles of folders", arrows::faults());
 }
 
 #[test]

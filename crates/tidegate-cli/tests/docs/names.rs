@@ -61,14 +61,14 @@ const SHARED: &[(&[&str], &[&str], &str)] = &[
 const SYSTEMS: [&[&str]; 2] = [&["unix", "linux"], &["windows"]];
 
 /// A source, and what it is read as.
-struct Source<'a> {
-    path: &'a Path,
-    text: &'a str,
+pub struct Source<'a> {
+    pub path: &'a Path,
+    pub text: &'a str,
 }
 
 impl<'a> Source<'a> {
     /// The folder of the modules it declares.
-    fn folder(&self) -> PathBuf {
+    pub fn folder(&self) -> PathBuf {
         let parent = self.path.parent().unwrap_or(Path::new(""));
         match self.path.file_stem().and_then(|stem| stem.to_str()) {
             Some("mod" | "lib" | "main") | None => parent.to_owned(),
@@ -77,7 +77,7 @@ impl<'a> Source<'a> {
     }
 
     /// Lines that are not only for tests, with their numbers, and the modules that are.
-    fn lines(&self) -> (Vec<(usize, &'a str)>, Vec<PathBuf>) {
+    pub fn lines(&self) -> (Vec<(usize, &'a str)>, Vec<PathBuf>) {
         let (mut kept, mut tests) = (Vec::new(), Vec::new());
         let mut lines = self.text.lines().enumerate().peekable();
         while let Some((at, line)) = lines.next() {
@@ -175,15 +175,17 @@ fn read(folder: &Path) -> Vec<(PathBuf, String)> {
     paths.iter().map(|path| (short(path), text(path))).collect()
 }
 
+/// All crates, by name, with their sources.
+pub fn crates() -> BTreeMap<String, Vec<(PathBuf, String)>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of all crates");
+    let folders = std::fs::read_dir(folder).expect("crates").map(|entry| entry.expect("a crate").path());
+    let named = |folder: PathBuf| Some((folder.file_name()?.to_str()?.to_owned(), read(&folder)));
+    folders.filter_map(named).collect()
+}
+
 /// Names with two meanings, and lines of the lists that are out of date.
 pub fn faults() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of all crates");
-    let (mut faults, mut crates) = (Vec::new(), BTreeMap::new());
-    for entry in std::fs::read_dir(folder).expect("crates") {
-        let folder = entry.expect("a crate").path();
-        let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { continue };
-        crates.insert(name.to_owned(), read(&folder));
-    }
+    let (mut faults, crates) = (Vec::new(), crates());
     let crates: Vec<(&str, Vec<Source<'_>>)> = crates
         .iter()
         .map(|(name, all)| (&**name, all.iter().map(|(path, text)| Source { path, text }).collect()))
