@@ -25,7 +25,7 @@ pub mod websocket;
 
 pub use chat::{Chat, ChatCounters, ChatLimits, ChatStats};
 pub use echo::Echo;
-pub use files::{Coding, Files, FilesError, FilesOptions, Listing};
+pub use files::{Coding, Files, FilesError, FilesLimits, FilesOptions, Listing};
 pub use http::{Http, HttpLimits, Page, PageError};
-pub use proxy::{Proxy, ProxyOptions, ProxyOptionsError};
+pub use proxy::{Proxy, ProxyOptions, ProxyOptionsError, UpstreamLimits};
 pub use udp::{UdpEcho, UdpSink};

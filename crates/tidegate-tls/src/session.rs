@@ -28,7 +28,7 @@ pub struct TlsLimits, as "tls." of TlsLimits, at |limits| Some(limits);
     handshake_timeout: Option<Duration> = Some(Duration::from_secs(10)) => {
         what: "Time limit of a TLS handshake, or none; then the connection is reset",
         cost: "slow clients are disconnected",
-        option: Some("tls-handshake-timeout"),
+        option: "tls-handshake-timeout",
         unit: Time,
         range: TIME,
         change: Fixed,

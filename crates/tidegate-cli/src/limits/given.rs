@@ -22,7 +22,7 @@ impl<P: Limited> Given<P> {
 
     fn try_apply(&self, policy: &mut P) -> Result<(), String> {
         self.0.iter().try_for_each(|(limit, text)| {
-            limit.set(policy, text).map_err(|e| format!("--{} {e}", limit.option.unwrap_or(limit.name)))
+            limit.set(policy, text).map_err(|e| format!("--{} {e}", limit.option))
         })
     }
 }
@@ -30,7 +30,6 @@ impl<P: Limited> Given<P> {
 impl<P: Limited> FromArgMatches for Given<P> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let text = |limit: &Limit<P>| match limit.unit {
-            _ if limit.option.is_none() => None,
             Unit::Switch => matches.get_flag(limit.name).then(|| "true".to_owned()),
             _ => matches.get_one::<String>(limit.name).cloned(),
         };
@@ -48,7 +47,7 @@ impl<P: Limited> FromArgMatches for Given<P> {
 
 impl<P: Limited> clap::Args for Given<P> {
     fn augment_args(command: Command) -> Command {
-        command.args(P::limits().filter_map(arg))
+        command.args(P::limits().map(arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -56,14 +55,14 @@ impl<P: Limited> clap::Args for Given<P> {
     }
 }
 
-fn arg<P: Limited>(limit: &'static Limit<P>) -> Option<Arg> {
+fn arg<P: Limited>(limit: &'static Limit<P>) -> Arg {
     let default = match (limit.default_note, limit.unit) {
         (Some(note), _) => note.to_owned(),
         (None, Unit::Switch) => "off".into(),
         (None, _) => limit.default_text(),
     };
     let arg = Arg::new(limit.name)
-        .long(limit.option?)
+        .long(limit.option)
         .help(format!("{} [default: {default}]", limit.what))
         .help_heading("Limits");
     let arg = match limit.unit {
@@ -79,10 +78,10 @@ fn arg<P: Limited>(limit: &'static Limit<P>) -> Option<Arg> {
         Some(option) => arg.requires(option),
         None => arg,
     };
-    Some(match limit.needs {
+    match limit.needs {
         Some((needed, _)) => arg.requires(needed),
         None => arg,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -109,7 +108,7 @@ mod tests {
         let help = TestArgs::command().render_long_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         for limit in Policy::limits() {
-            let Some(option) = limit.option else { continue };
+            let option = limit.option;
             let shown = format!("--{option} ");
             assert!(help.contains(&shown) && help.contains(limit.what), "{shown}");
             let default = limit.default_text();

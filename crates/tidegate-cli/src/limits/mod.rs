@@ -53,7 +53,7 @@ pub fn set<T>(limit: &mut T, given: Option<T>) {
 /// Notes about given limits without effect on this model.
 pub fn without_effect<P: Limited>(policy: &P, model: Model) -> Vec<String> {
     let say = |idle: Idle| {
-        let option = P::limit(idle.name).and_then(|limit| limit.option).unwrap_or(idle.name);
+        let option = P::limit(idle.name).map_or(idle.name, |limit| limit.option);
         in_users_words(&format!("{option} has no effect on {model}: {}", idle.why), OptionSource::CommandLine)
     };
     model.without_effect(policy).into_iter().map(say).collect()

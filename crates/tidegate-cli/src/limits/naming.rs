@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 
 use clap::{Command, CommandFactory};
 use tidegate::Policy;
-use tidegate::policy::Limited;
+use tidegate::policy::{DatagramPolicy, Limited};
 use tidegate_services::layers::ProxyLimits;
 use tidegate_services::websocket::WebSocketLimits;
-use tidegate_services::{ChatLimits, HttpLimits};
+use tidegate_services::{ChatLimits, FilesLimits, HttpLimits, UpstreamLimits};
 use tidegate_tls::TlsLimits;
 
 /// Where a user sets limits.
@@ -35,7 +35,7 @@ fn is_given(option: &str) -> bool {
 /// The option of `serve` that sets a field.
 fn option(cli: &Command, name: &str) -> Option<String> {
     if let Some(option) = of_a_table(name) {
-        return option.map(str::to_owned);
+        return Some(option.to_owned());
     }
     let dashed = name.replace('_', "-");
     let mut services = cli.find_subcommand("serve")?.get_subcommands();
@@ -43,18 +43,21 @@ fn option(cli: &Command, name: &str) -> Option<String> {
     services.any(has).then_some(dashed)
 }
 
-/// The option of a limit of a policy, a service or a layer; the inner `None` is a limit without one.
-fn of_a_table(name: &str) -> Option<Option<&'static str>> {
-    fn of<P: Limited>(name: &str) -> Option<Option<&'static str>> {
+/// The option of a limit of a policy, a service or a layer.
+fn of_a_table(name: &str) -> Option<&'static str> {
+    fn of<P: Limited>(name: &str) -> Option<&'static str> {
         P::limit(name).map(|limit| limit.option)
     }
     let tables = [
         of::<Policy>,
         of::<HttpLimits>,
+        of::<FilesLimits>,
+        of::<UpstreamLimits>,
         of::<WebSocketLimits>,
         of::<ChatLimits>,
         of::<ProxyLimits>,
         of::<TlsLimits>,
+        of::<DatagramPolicy>,
     ];
     tables.into_iter().find_map(|of| of(name))
 }

@@ -6,7 +6,7 @@ use tidegate::Model;
 use tidegate::policy::{Change, DatagramPolicy, Effect, Limit, Limited, Policy, Range, Unit};
 use tidegate_services::layers::ProxyLimits;
 use tidegate_services::websocket::WebSocketLimits;
-use tidegate_services::{ChatLimits, HttpLimits};
+use tidegate_services::{ChatLimits, FilesLimits, HttpLimits, UpstreamLimits};
 use tidegate_tls::TlsLimits;
 
 use super::{cell, check, with_part};
@@ -21,9 +21,11 @@ fn pages_say_what_the_tables_of_limits_say() {
     check("policy.md", |page| {
         let services = [
             ("requests", limits::<HttpLimits>()),
+            ("files", limits::<FilesLimits>()),
             ("websocket", limits::<WebSocketLimits>()),
             ("chat", limits::<ChatLimits>()),
             ("proxy-protocol", limits::<ProxyLimits>()),
+            ("upstreams", limits::<UpstreamLimits>()),
             ("tls", limits::<TlsLimits>()),
         ];
         services.iter().fold(page_of::<Policy>(page), |page, (part, made)| with_part(&page, part, made))
@@ -32,10 +34,9 @@ fn pages_say_what_the_tables_of_limits_say() {
 
 fn option<P>(limit: &Limit<P>) -> String {
     match (limit.option, limit.unit) {
-        (None, _) => "–".into(),
-        (Some(option), Unit::Switch) => format!("`--{option}`"),
-        (Some(option), Unit::Words(words)) => format!("`--{option} {}`", words.join("|")),
-        (Some(option), unit) => format!("`--{option} {}`", unit.placeholder()),
+        (option, Unit::Switch) => format!("`--{option}`"),
+        (option, Unit::Words(words)) => format!("`--{option} {}`", words.join("|")),
+        (option, unit) => format!("`--{option} {}`", unit.placeholder()),
     }
 }
 

@@ -2,17 +2,16 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::anyhow;
 use tidegate::Endpoint;
 use tidegate_services::proxy::{Balance, HeaderVersion, ProxyOptionsError, Upstreams};
-use tidegate_services::{Proxy, ProxyOptions};
+use tidegate_services::{Proxy, ProxyOptions, UpstreamLimits};
 
 use super::how::{How, ServiceKind, endpoint};
 use super::stage::PlannedServer;
 use crate::label::Label;
-use crate::limits::{size, time};
+use crate::limits::Given;
 use crate::{Failure, usage};
 
 /// A receive buffer: what other sizes cost is in benchmarks/async.md.
@@ -29,20 +28,13 @@ pub struct ProxyArgs {
     /// How the upstream for a client is selected.
     #[arg(long, value_name = "WAY", value_enum, default_value = "round-robin")]
     balance: BalanceMethod,
-    /// Connect timeout of one attempt; then another upstream is tried, three in all [default: 5s].
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    connect_timeout: Option<Duration>,
-    /// How long an upstream is skipped after a failed connect, before one client tries it again [default: 5s].
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    retry_after: Option<Duration>,
-    /// Bytes buffered between client and upstream, in each direction, besides the outbox [default: 128KiB].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    link_bytes: Option<usize>,
     /// Send a PROXY protocol header of this version, with the client's address, to the upstream.
     #[arg(long, value_name = "VERSION", value_enum)]
     send_proxy: Option<Version>,
     #[command(flatten)]
     pub how: How,
+    #[command(flatten)]
+    limits: Given<UpstreamLimits>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -65,15 +57,14 @@ impl ProxyArgs {
     pub fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let mut policy = self.how.limits.policy();
         self.how.limits.widen_buffers(&mut policy, BUFFER_BYTES);
-        let default = ProxyOptions::default();
+        let mut limits = UpstreamLimits::default();
+        self.limits.apply(&mut limits);
         let options = ProxyOptions {
             balance: match self.balance {
                 BalanceMethod::RoundRobin => Balance::RoundRobin,
                 BalanceMethod::LeastConnections => Balance::LeastConnections,
             },
-            connect_timeout: self.connect_timeout.unwrap_or(default.connect_timeout),
-            retry_after: self.retry_after.unwrap_or(default.retry_after),
-            link_bytes: self.link_bytes.unwrap_or(default.link_bytes),
+            limits,
             header: self.send_proxy.map(|version| match version {
                 Version::V1 => HeaderVersion::V1,
                 Version::V2 => HeaderVersion::V2,
@@ -93,14 +84,12 @@ impl ProxyArgs {
     }
 }
 
-/// Replaces field names by options in an error.
+/// Names the option that is to blame.
 fn blame(e: ProxyOptionsError) -> Failure {
-    let option = match e {
-        ProxyOptionsError::NoTime => "--connect-timeout",
-        ProxyOptionsError::NoBytes => "--link-bytes",
-        _ => "--to",
-    };
-    usage(anyhow!("{option}: {e}"))
+    match e {
+        ProxyOptionsError::Limits(e) => usage(e),
+        upstream => usage(anyhow!("--to: {upstream}")),
+    }
 }
 
 impl How {

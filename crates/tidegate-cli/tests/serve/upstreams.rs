@@ -191,7 +191,7 @@ fn options_that_make_no_sense_are_named() {
         &serve(&["--to", "127.0.0.1:1", "--connect-timeout", "soon"]),
         &["--connect-timeout", "not a time"],
     );
-    refused(&serve(&["--to", "127.0.0.1:1", "--link-bytes", "0"]), &["--link-bytes", "at least 1"]);
+    refused(&serve(&["--to", "127.0.0.1:1", "--link-bytes", "0"]), &["--link-bytes", "between 1 and 1GiB"]);
     refused(&serve(&["--to", "127.0.0.1:1", "--send-proxy", "v3"]), &["--send-proxy", "v2"]);
     refused(&serve(&["--to", "127.0.0.1:1", "--max-connections", "1"]), &["--max-connections", "at least 2"]);
     let own = ["serve", "proxy", "--listen", "127.0.0.1:9", "--to", "127.0.0.1:9"];

@@ -20,7 +20,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     rooms: usize = 1_000 => {
         what: "Maximum rooms",
         cost: "each room stores its history",
-        option: Some("rooms"),
+        option: "rooms",
         unit: Count,
         range: Within(1, 16_000_000),
         change: Fixed,
@@ -29,7 +29,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     members: usize = 100_000 => {
         what: "Maximum members of a room",
         cost: "memory for each",
-        option: Some("members"),
+        option: "members",
         unit: Count,
         range: Within(1, 16_000_000),
         change: Fixed,
@@ -39,7 +39,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     line_bytes: usize = 1024 => {
         what: "Longest line or message from a member; a longer one ends the connection",
         cost: "memory for each connection that holds a partial line",
-        option: Some("line-bytes"),
+        option: "line-bytes",
         unit: Bytes,
         range: Within(256, 1 << 30),
         change: Fixed,
@@ -50,7 +50,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     lines_per_s: Option<NonZeroU32> = NonZeroU32::new(10) => {
         what: "Lines per second that a member may send, or none for unlimited; more are refused",
         cost: "fewer: members that paste are refused",
-        option: Some("lines-per-s"),
+        option: "lines-per-s",
         unit: Count,
         range: Any,
         change: Fixed,
@@ -59,7 +59,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     burst: NonZeroU32 = BURST => {
         what: "Burst of lines that a member may send after a pause",
         cost: "more: a member floods its room for longer",
-        option: Some("burst"),
+        option: "burst",
         unit: Count,
         range: Any,
         change: Fixed,
@@ -68,7 +68,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     history: usize = 50 => {
         what: "Messages of a room shown to a new member",
         cost: "memory for each room",
-        option: Some("history"),
+        option: "history",
         unit: Count,
         range: Within(0, 1 << 30),
         change: Fixed,
@@ -77,7 +77,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     history_bytes: usize = 64 * 1024 => {
         what: "Bytes of that history, stored for each room",
         cost: "this much memory for each room",
-        option: Some("history-bytes"),
+        option: "history-bytes",
         unit: Bytes,
         range: Any,
         change: Fixed,
@@ -93,7 +93,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     behind_bytes: usize = 256 * 1024 => {
         what: "Unsent output above which a member is disconnected",
         cost: "this much memory for each member that reads slowly",
-        option: Some("behind-bytes"),
+        option: "behind-bytes",
         unit: Bytes,
         range: Any,
         change: Fixed,
@@ -108,7 +108,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     announced: usize = 200 => {
         what: "Largest room whose members are notified of joins and leaves, and most members listed",
         cost: "more: messages of every member to every other",
-        option: Some("announced"),
+        option: "announced",
         unit: Count,
         range: Any,
         change: Fixed,
@@ -119,7 +119,7 @@ pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     waiting_bytes: usize = 64 * 1024 => {
         what: "Bytes queued per room for the broker; more is refused",
         cost: "this much memory for each room",
-        option: Some("waiting-bytes"),
+        option: "waiting-bytes",
         unit: Bytes,
         range: Any,
         change: Fixed,

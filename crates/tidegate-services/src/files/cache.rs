@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lru::LruCache;
 
-use super::FilesOptions;
+use super::FilesLimits;
 use super::store::{Content, Document};
 use crate::http::answer::{date_now, second_begun};
 
@@ -75,14 +75,14 @@ impl HttpDate {
 
 impl DocumentCache {
     /// A thread's share of the limits.
-    pub(super) fn new(options: &FilesOptions, caches: usize) -> Self {
+    pub(super) fn new(limits: FilesLimits, caches: usize) -> Self {
         Self {
             documents: LruCache::new(MOST),
             bytes: 0,
             files: 0,
-            most_bytes: options.cache_bytes / caches,
-            most_files: options.open_files / caches,
-            valid: options.valid,
+            most_bytes: limits.cache_bytes / caches,
+            most_files: limits.open_files / caches,
+            valid: limits.valid,
             clock: HttpDate::new(Instant::now()),
         }
     }
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn the_cache_keeps_its_bounds_and_forgets_what_was_not_asked_for() {
-        let options = FilesOptions { cache_bytes: 10 * EACH_BYTES, ..FilesOptions::default() };
-        let mut cache = DocumentCache::new(&options, 1);
+        let limits = FilesLimits::default().cache_bytes(10 * EACH_BYTES);
+        let mut cache = DocumentCache::new(limits, 1);
         let now = Instant::now();
         for key in ["a", "b", "c"] {
             cache.keep(key, document(2 * EACH_BYTES), now).unwrap();
@@ -188,7 +188,7 @@ mod tests {
             cache.get("a", now).is_some() && cache.get("c", now).is_some() && cache.bytes <= cache.most_bytes
         );
         assert!(cache.keep("e", document(10 * EACH_BYTES), now).is_err(), "larger than all");
-        assert!(cache.get("a", now + options.valid).is_none(), "too old");
+        assert!(cache.get("a", now + limits.valid).is_none(), "too old");
         for key in ["a", "c", "d"] {
             cache.forget(key);
         }
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_being_sent_is_not_closed_to_make_room() {
-        let mut cache = DocumentCache::new(&FilesOptions::default(), 1);
+        let mut cache = DocumentCache::new(FilesLimits::default(), 1);
         let (now, sent) = (Instant::now(), Arc::new(tempfile::tempfile().unwrap()));
         let sending = Content::File(sent.clone());
         cache.keep("sent", containing(sending, 1), now).unwrap();

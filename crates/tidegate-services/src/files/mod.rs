@@ -30,8 +30,9 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate::policy::{Limit, Limited, PolicyError};
 use tidegate::system::file::Folder;
-use tidegate::{Peer, Refusal, Service};
+use tidegate::{Peer, Policy, Refusal, Service};
 
 pub use coding::Coding;
 
@@ -51,18 +52,96 @@ pub struct FilesOptions {
     /// Codings of precompressed files, such as `a.css.gz` next to `a.css`. One that is older than the file is not used.
     /// Default all. Each costs a directory lookup when a file is opened.
     pub precompressed: Vec<Coding>,
-    /// Memory for small files, over all I/O threads. Each thread has an equal share, and so its own copy of what it
-    /// serves. Default 64 MiB; 0 disables the cache.
-    pub cache_bytes: usize,
-    /// Files of at most this many bytes are kept in memory. Default 64 KiB.
-    pub small_bytes: usize,
-    /// Larger files that are kept open, over all I/O threads. Default 1,000. Each is a descriptor.
-    pub open_files: usize,
-    /// How long a cached file is served without checking it again. Default 1 s; zero checks each time.
-    pub valid: Duration,
-    /// Maximum connections served; further ones are answered with 503 and Retry-After. Default `None`: the policy's
-    /// limit. Only useful below [`Policy::max_connections`](tidegate::Policy::max_connections).
-    pub busy_above: Option<usize>,
+    /// Limits of the cache, and of connections served.
+    pub limits: FilesLimits,
+}
+
+tidegate::limits! {
+/// Limits of a file server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FilesLimits, as "" of FilesLimits, at |limits| Some(limits);
+    parts {}
+
+    /// Each I/O thread has an equal share, and so its own copy of what it serves. Without a cache no file is small.
+    cache_bytes: usize = 64 * 1024 * 1024 => {
+        what: "Memory for cached small files, over all I/O threads; 0 disables the cache",
+        cost: "this much memory; too little: files are read again",
+        option: "cache-bytes",
+        unit: Bytes,
+        range: Any,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    small_bytes: usize = 64 * 1024 => {
+        what: "Files up to this size are cached in memory",
+        cost: "larger: fewer files fit; smaller: more files are kept open, and sent from the page cache",
+        option: "small-bytes",
+        unit: Bytes,
+        range: Any,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        default_note: Some("64KiB, at most cache-bytes"),
+        relation: Some(Relation {
+            holds: AtMost,
+            other: "cache_bytes",
+            remedy: "a file has to fit into the cache; lower `small_bytes` or raise `cache_bytes`",
+        }),
+    }
+    open_files: usize = 1_000 => {
+        what: "Larger files that are kept open, over all I/O threads",
+        cost: "a descriptor for each",
+        option: "open-files",
+        unit: Count,
+        range: Any,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        default_note: Some("1000, and at most a quarter of the descriptors"),
+    }
+    valid: Duration = Duration::from_secs(1) => {
+        what: "How long a cached file is served without checking for changes; 0s checks each time",
+        cost: "longer: changes show later; shorter: more system calls",
+        option: "valid",
+        unit: Time,
+        range: TIME_OR_ZERO,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    /// With Retry-After. `None` leaves it to the policy.
+    busy_above: Option<usize> = None => {
+        what: "Answer further connections with 503 while this many are open",
+        cost: "lower: fewer clients are served; the connections above it are for these answers",
+        option: "busy-above",
+        unit: Count,
+        range: Within(1, 1 << 30),
+        change: Fixed,
+        on: BY_THE_SERVICE,
+        default_note: Some("15/16 of max-connections where a full server refuses, as with --strategy throughput"),
+        relation: Some(Relation {
+            holds: Below,
+            other: "max_connections",
+            remedy: "no connection is left for 503 responses; lower `busy_above` or raise `max_connections`",
+        }),
+    }
+}
+
+impl Limited for FilesLimits {
+    const TABLE: &'static [&'static [Limit<Self>]] = &[Self::ROWS];
+}
+
+impl FilesLimits {
+    /// Checks the limits, also against the policy of the service.
+    ///
+    /// # Errors
+    /// The first contradiction found, with its remedy.
+    pub fn check(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.effective().check_under(policy)
+    }
+
+    /// Without a cache no file is small.
+    fn effective(self) -> Self {
+        if self.cache_bytes == 0 { self.small_bytes(0) } else { self }
+    }
 }
 
 /// Whether directories without an index are listed.
@@ -81,11 +160,7 @@ impl Default for FilesOptions {
             index: vec!["index.html".into()],
             listing: Listing::Off,
             precompressed: Coding::ALL.to_vec(),
-            cache_bytes: 64 << 20,
-            small_bytes: 64 << 10,
-            open_files: 1000,
-            valid: Duration::from_secs(1),
-            busy_above: None,
+            limits: FilesLimits::default(),
         }
     }
 }
@@ -105,14 +180,9 @@ pub enum FilesError {
     /// An invalid name of an index file.
     #[error("the index {0:?} is not a file name; it must have no slashes and no leading dot")]
     Index(String),
-    /// More may be cached per file than in total.
-    #[error("small_bytes ({small_bytes}) is above cache_bytes ({cache_bytes}): lower one or raise the other")]
-    SmallAboveCache {
-        /// [`FilesOptions::small_bytes`].
-        small_bytes: usize,
-        /// [`FilesOptions::cache_bytes`].
-        cache_bytes: usize,
-    },
+    /// A limit is out of range, or contradicts another one.
+    #[error(transparent)]
+    Limits(#[from] PolicyError),
 }
 
 /// Serves the files of a directory.
@@ -126,20 +196,19 @@ impl Files {
     ///
     /// # Errors
     /// It cannot be opened, or an option is invalid.
-    pub fn new(root: &Path, options: FilesOptions, limits: HttpLimits) -> Result<Self, FilesError> {
+    pub fn new(root: &Path, mut options: FilesOptions, limits: HttpLimits) -> Result<Self, FilesError> {
         let odd =
             |name: &&String| name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0']);
         if let Some(name) = options.index.iter().find(odd) {
             return Err(FilesError::Index(name.clone()));
         }
-        let (small_bytes, cache_bytes) = (options.small_bytes, options.cache_bytes);
-        if small_bytes > cache_bytes && cache_bytes > 0 {
-            return Err(FilesError::SmallAboveCache { small_bytes, cache_bytes });
-        }
+        options.limits = options.limits.effective();
+        options.limits.check_alone()?;
         let folder = Folder::open(root).map_err(|error| FilesError::Open { path: root.into(), error })?;
         tracing::info!(root = %root.display(), confinement = folder.confinement(), "serving files");
         let processors = std::thread::available_parallelism().map_or(1, usize::from).min(64);
-        let caches = (0..processors).map(|_| Mutex::new(DocumentCache::new(&options, processors))).collect();
+        let caches =
+            (0..processors).map(|_| Mutex::new(DocumentCache::new(options.limits, processors))).collect();
         let store = Store::new(folder, options);
         Ok(Self { shared: Arc::new(SharedFiles { store, caches, limits, open: AtomicUsize::new(0) }) })
     }

@@ -72,7 +72,7 @@ struct Wanted {
 impl FileResponder {
     pub(super) fn new(shared: Arc<SharedFiles>, thread: usize) -> Self {
         let open = shared.open.fetch_add(1, Relaxed) + 1;
-        let busy = shared.store.options.busy_above.is_some_and(|most| open > most);
+        let busy = shared.store.options.limits.busy_above.is_some_and(|most| open > most);
         let cache = thread % shared.caches.len().max(1);
         Self { shared, cache, busy, work: None }
     }
@@ -285,7 +285,7 @@ mod tests {
     use tidegate::system::file::Folder;
 
     use super::*;
-    use crate::files::FilesOptions;
+    use crate::files::{FilesLimits, FilesOptions};
 
     const CHILD: &str = "TIDEGATE_TEST_WITH_FEW_DESCRIPTORS";
 
@@ -309,8 +309,9 @@ mod tests {
             std::fs::write(folder.path().join(format!("f{n}")), [b'x'; 2048]).unwrap();
         }
         // As many may be kept open as there are not.
-        let options = FilesOptions { small_bytes: 1024, open_files: 2_000, ..FilesOptions::default() };
-        let caches = (0..2).map(|_| Mutex::new(DocumentCache::new(&options, 2))).collect();
+        let limits = FilesLimits::default().small_bytes(1024).open_files(2_000);
+        let options = FilesOptions { limits, ..FilesOptions::default() };
+        let caches = (0..2).map(|_| Mutex::new(DocumentCache::new(limits, 2))).collect();
         let store = Store::new(Folder::open(folder.path()).unwrap(), options);
         let shared = SharedFiles { store, caches, limits: HttpLimits::default(), open: AtomicUsize::new(0) };
         let mut refused = 0;

@@ -171,7 +171,7 @@ impl Store {
         };
         let end = coding.map_or("", Coding::extension);
         let etag = format!("\"{sign}{:x}-{length:x}-{:x}{end}\"", since.as_nanos(), identity(metadata));
-        let content = if length <= self.options.small_bytes as u64 {
+        let content = if length <= self.options.limits.small_bytes as u64 {
             Content::Memory(read(&file, length as usize, blocking)?)
         } else {
             Content::File(Arc::new(file))

@@ -83,7 +83,7 @@ pub struct HttpLimits, as "" of HttpLimits, at |limits| Some(limits);
     head_bytes: usize = 16 * 1024 => {
         what: "Largest head of a request; more is answered with 431, or 414 if its first line alone is longer",
         cost: "input for each connection that holds a partial head; HTTP/2 has room for at least 8 KiB",
-        option: Some("head-bytes"),
+        option: "head-bytes",
         unit: Bytes,
         range: Within(256, 1 << 30),
         change: Fixed,
@@ -98,7 +98,7 @@ pub struct HttpLimits, as "" of HttpLimits, at |limits| Some(limits);
     body_bytes: u64 = 1024 * 1024 => {
         what: "Largest body of a request; more is answered with 413",
         cost: "larger: time and traffic for bodies that are not used",
-        option: Some("body-bytes"),
+        option: "body-bytes",
         unit: Bytes,
         range: Any,
         change: Fixed,
@@ -108,7 +108,7 @@ pub struct HttpLimits, as "" of HttpLimits, at |limits| Some(limits);
     request_timeout: Option<Duration> = Some(Duration::from_secs(30)) => {
         what: "Time limit of an incomplete request, or none; then the response is 408",
         cost: "slow clients are disconnected",
-        option: Some("request-timeout"),
+        option: "request-timeout",
         unit: Time,
         range: TIME,
         change: Fixed,

@@ -21,6 +21,7 @@ mod upstreams;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::policy::{Limit, Limited, PolicyError};
 use tidegate::{Endpoint, Origin, Peer, Refusal, Service};
 
 pub use session::ProxySession;
@@ -53,28 +54,57 @@ pub enum HeaderVersion {
 pub struct ProxyOptions {
     /// How upstreams are selected. Default [`Balance::RoundRobin`].
     pub balance: Balance,
-    /// Connect timeout of one attempt. Default 5 s.
-    pub connect_timeout: Duration,
-    /// How long an upstream is skipped after a failed connect; then one client tries it again. If all are skipped, they
-    /// are tried nevertheless. Default 5 s.
-    pub retry_after: Duration,
-    /// Bytes buffered between the two connections, in each direction, in addition to the
-    /// [outbox](tidegate::Policy::outbox). Default 128 KiB.
-    pub link_bytes: usize,
+    /// Limits of attempts and of what is buffered.
+    pub limits: UpstreamLimits,
     /// Tell upstreams the client's address, and the one it has connected to, by the PROXY protocol. Default `None`: no
     /// header is sent.
     pub header: Option<HeaderVersion>,
 }
 
+tidegate::limits! {
+/// Limits of a proxy and its upstreams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UpstreamLimits, as "" of UpstreamLimits, at |limits| Some(limits);
+    parts {}
+
+    connect_timeout: Duration = Duration::from_secs(5) => {
+        what: "Connect timeout of one attempt; then another upstream is tried, three in all",
+        cost: "longer: a client waits longer for the next attempt",
+        option: "connect-timeout",
+        unit: Time,
+        range: TIME,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    /// If all are skipped, they are tried nevertheless.
+    retry_after: Duration = Duration::from_secs(5) => {
+        what: "How long an upstream is skipped after a failed connect, before one client tries it again",
+        cost: "longer: an upstream that is back is used later",
+        option: "retry-after",
+        unit: Time,
+        range: TIME_OR_ZERO,
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+    link_bytes: usize = 128 * 1024 => {
+        what: "Bytes buffered between client and upstream, in each direction, besides the outbox",
+        cost: "memory for each connection whose other end is slower",
+        option: "link-bytes",
+        unit: Bytes,
+        range: Within(1, 1 << 30),
+        change: Fixed,
+        on: BY_THE_SERVICE,
+    }
+}
+
+impl Limited for UpstreamLimits {
+    const TABLE: &'static [&'static [Limit<Self>]] = &[Self::ROWS];
+}
+
 impl Default for ProxyOptions {
     fn default() -> Self {
-        Self {
-            balance: Balance::RoundRobin,
-            connect_timeout: Duration::from_secs(5),
-            retry_after: Duration::from_secs(5),
-            link_bytes: 128 * 1024,
-            header: None,
-        }
+        Self { balance: Balance::RoundRobin, limits: UpstreamLimits::default(), header: None }
     }
 }
 
@@ -91,12 +121,9 @@ pub enum ProxyOptionsError {
     /// Not a valid destination.
     #[error("the upstream {0} has port 0; give the port that it listens on")]
     NoPort(Endpoint),
-    /// Every attempt would time out.
-    #[error("connect_timeout is zero; it must be longer than zero")]
-    NoTime,
-    /// Nothing could be passed on.
-    #[error("link_bytes is 0; it must be at least 1")]
-    NoBytes,
+    /// A limit is out of range.
+    #[error(transparent)]
+    Limits(#[from] PolicyError),
 }
 
 /// State shared by all connections of a proxy.
@@ -127,12 +154,7 @@ impl Proxy {
                 return Err(ProxyOptionsError::NoPort(upstream.clone()));
             }
         }
-        if options.connect_timeout.is_zero() {
-            return Err(ProxyOptionsError::NoTime);
-        }
-        if options.link_bytes == 0 {
-            return Err(ProxyOptionsError::NoBytes);
-        }
+        options.limits.check_alone()?;
         let upstreams = Arc::new(Upstreams::new(upstreams, &options));
         Ok(Self(Arc::new(ProxyShared { options, upstreams })))
     }

@@ -30,7 +30,7 @@ pub struct ProxySession {
 
 impl ProxySession {
     pub(super) fn new(shared: Arc<ProxyShared>, peer: &Peer) -> Self {
-        let (link, _) = link::pair(shared.options.link_bytes);
+        let (link, _) = link::pair(shared.options.limits.link_bytes);
         Self {
             shared,
             client: peer.addr,
@@ -52,7 +52,7 @@ impl ProxySession {
         let dial = Dial::to(lease.at().clone());
         let header = options.header.map(|version| header::bytes(version, self.client, self.destination));
         let upstream = UpstreamSession { link: self.link.other(), lease, header };
-        match out.dial(dial, options.connect_timeout, upstream) {
+        match out.dial(dial, options.limits.connect_timeout, upstream) {
             Ok(()) => Flow::Continue,
             Err(e) => {
                 tracing::debug!(error = %e, "cannot dial an upstream");
@@ -74,7 +74,7 @@ impl ProxySession {
             self.shared.upstreams.failed(index, out.now());
             return self.dial(out);
         }
-        let until = *self.patient_until.get_or_insert(out.now() + self.shared.options.connect_timeout);
+        let until = *self.patient_until.get_or_insert(out.now() + self.shared.options.limits.connect_timeout);
         if out.now() >= until {
             return self.give_up();
         }

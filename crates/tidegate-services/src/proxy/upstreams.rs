@@ -59,7 +59,7 @@ impl Upstreams {
         Self {
             all: all.into_iter().map(upstream).collect(),
             balance: options.balance,
-            retry_after: options.retry_after,
+            retry_after: options.limits.retry_after,
             next: AtomicUsize::new(0),
             unserved: AtomicU64::new(0),
             begun: Instant::now(),

@@ -116,7 +116,7 @@ pub struct WebSocketLimits, as "websocket." of WebSocketLimits, at |limits| Some
     message_bytes: usize = 60 * 1024 => {
         what: "Largest WebSocket message, with all its fragments; a larger one closes the connection with code 1009",
         cost: "memory for each connection that holds a partial message",
-        option: Some("message-bytes"),
+        option: "message-bytes",
         unit: Bytes,
         range: Within(1, 1 << 30),
         change: Fixed,
@@ -128,11 +128,12 @@ pub struct WebSocketLimits, as "websocket." of WebSocketLimits, at |limits| Some
     request_timeout: Option<Duration> = Some(Duration::from_secs(10)) => {
         what: "Time limit of the request that opens a WebSocket, or none; then the connection is reset",
         cost: "slow clients are disconnected",
-        option: None,
+        option: "request-timeout",
         unit: Time,
         range: TIME,
         change: Fixed,
         on: BY_THE_SERVICE,
+        with: Some("websocket"),
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate::Model;
-use tidegate_services::{Files, FilesError, FilesOptions, HttpLimits, Listing};
+use tidegate::{Model, PolicyError};
+use tidegate_services::{Files, FilesError, FilesLimits, FilesOptions, HttpLimits, Listing};
 
-use crate::client::{Client, folder, models, serve};
+use crate::client::{Client, folder, limited, models, serve};
 
 #[test]
 fn each_target_has_its_answer() {
@@ -150,8 +150,7 @@ fn what_lies_beside_a_file_compressed_is_used_when_it_is_wanted() {
 #[test]
 fn a_file_that_has_changed_is_served_anew() {
     let outer = folder();
-    let server =
-        serve(Model::Poll, outer.path(), FilesOptions { valid: Duration::ZERO, ..FilesOptions::default() });
+    let server = serve(Model::Poll, outer.path(), limited(FilesLimits::default().valid(Duration::ZERO)));
     let mut client = Client::of(&server);
     let before = client.get("/sub/file.txt", "");
     std::fs::write(outer.path().join("root/sub/new"), "another one").expect("write");
@@ -181,8 +180,7 @@ fn a_folder_may_be_listed() {
 #[test]
 fn a_busy_server_says_so_and_when_to_come_again() {
     let outer = folder();
-    let server =
-        serve(Model::Poll, outer.path(), FilesOptions { busy_above: Some(1), ..FilesOptions::default() });
+    let server = serve(Model::Poll, outer.path(), limited(FilesLimits::default().busy_above(Some(1))));
     let mut first = Client::of(&server);
     assert_eq!(first.get("/small", "").status, 200);
     let mut second = Client::of(&server);
@@ -207,6 +205,6 @@ fn what_cannot_be_served_is_named_with_a_remedy() {
     assert!(missing.to_string().contains("give a directory that exists"), "{missing}");
     let index = FilesOptions { index: vec!["../secret".into()], ..FilesOptions::default() };
     assert!(matches!(refused(folder.path(), index), FilesError::Index(_)));
-    let small = FilesOptions { cache_bytes: 1, ..FilesOptions::default() };
-    assert!(matches!(refused(folder.path(), small), FilesError::SmallAboveCache { .. }));
+    let small = limited(FilesLimits::default().cache_bytes(1));
+    assert!(matches!(refused(folder.path(), small), FilesError::Limits(PolicyError::Conflict { .. })));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tidegate::{Model, Policy, Running, Server};
-use tidegate_services::{Files, FilesOptions, HttpLimits};
+use tidegate_services::{Files, FilesLimits, FilesOptions, HttpLimits};
 
 /// A read or a condition that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(50);
@@ -33,6 +33,11 @@ pub fn folder() -> TempDir {
 /// Bytes that differ from place to place.
 pub fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+/// The default options with these limits.
+pub fn limited(limits: FilesLimits) -> FilesOptions {
+    FilesOptions { limits, ..FilesOptions::default() }
 }
 
 pub fn serve(model: Model, outer: &Path, options: FilesOptions) -> Running {

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use tidegate::Model;
-use tidegate_services::FilesOptions;
+use tidegate_services::{FilesLimits, FilesOptions};
 
-use crate::client::{Body, Client, folder, models, pattern, serve};
+use crate::client::{Body, Client, folder, limited, models, pattern, serve};
 
 #[test]
 fn ranges_are_cut_out_exactly_on_every_model() {
     for model in models() {
         // Looked for each time, by a job or not; and kept.
-        ranges(model, FilesOptions { valid: Duration::ZERO, ..FilesOptions::default() });
+        ranges(model, limited(FilesLimits::default().valid(Duration::ZERO)));
         ranges(model, FilesOptions::default());
     }
 }
@@ -75,7 +75,7 @@ fn pipelined_answers_come_in_order_on_every_model() {
     for model in models() {
         for valid in [Duration::ZERO, Duration::from_secs(1)] {
             let outer = folder();
-            let server = serve(model, outer.path(), FilesOptions { valid, ..FilesOptions::default() });
+            let server = serve(model, outer.path(), limited(FilesLimits::default().valid(valid)));
             let mut client = Client::of(&server);
             let targets = ["/small", "/large", "/", "/none", "/sub", "/small", "/large", "/a%20b.txt"];
             let asked: String =

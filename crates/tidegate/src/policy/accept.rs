@@ -17,7 +17,7 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
     backlog: u32 = 4096 => {
         what: "Connections the kernel holds before they are accepted",
         cost: "kernel memory for each; too low: SYNs are dropped and clients retry after one second",
-        option: Some("backlog"),
+        option: "backlog",
         unit: Count,
         range: Within(1, i32::MAX as u128),
         change: Fixed,
@@ -30,7 +30,7 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
     defer: Option<Duration> = Some(Duration::from_secs(1)) => {
         what: "How long the kernel may hold a connection back until its first data arrives",
         cost: "silent connections fill the backlog for that long; when the server stops they are reset",
-        option: Some("defer-accept"),
+        option: "defer-accept",
         unit: Time,
         range: TIME,
         change: Fixed,
@@ -43,7 +43,7 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
     batch: usize = 64 => {
         what: "Connections a thread accepts in a row before it serves the others",
         cost: "higher: established connections wait longer in a burst",
-        option: Some("accept-batch"),
+        option: "accept-batch",
         unit: Count,
         range: Within(1, 65_536),
         change: Live,
@@ -56,7 +56,7 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
     posted: Option<PostedAccepts> = None => {
         what: "Posted accepts (LOW:HIGH): below low, post up to high; while all are used up, up to the backlog",
         cost: "an operation for each; too few: connections of a burst are accepted later",
-        option: Some("posted-accepts"),
+        option: "posted-accepts",
         unit: Other("LOW:HIGH"),
         range: Any,
         change: WhileSet,
@@ -73,7 +73,7 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
     reuse: Option<NonZeroU32> = None => {
         what: "Sockets of ended connections that each thread keeps and reuses for accepts (iocp)",
         cost: "each counts until its connection is fully closed; unread input is dropped without a reset",
-        option: Some("reuse-sockets"),
+        option: "reuse-sockets",
         unit: Count,
         range: Within(1, 65_536),
         change: Fixed,
@@ -90,7 +90,7 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
     fast_open: Option<NonZeroU32> = None => {
         what: "TCP Fast Open, with this many pending connections",
         cost: "first data may arrive twice (RFC 7413, section 2.1)",
-        option: Some("fast-open"),
+        option: "fast-open",
         unit: Count,
         range: Any,
         change: Fixed,

@@ -90,7 +90,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     path: Option<DatagramPath> = None => {
         what: "How datagrams pass through the kernel: plain (one per call), batched (several per call), or gso (several of one size and peer as one)",
         cost: "batched saves system calls, gso most of the kernel's work; gso needs a network device that can do it",
-        option: Some("path"),
+        option: "path",
         unit: Words(DatagramPath::WORDS),
         range: Any,
         change: Fixed,
@@ -101,7 +101,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     threads: Option<NonZeroUsize> = None => {
         what: "I/O threads, each with its own socket; on pool, which has one socket, workers",
         cost: "buffers for each thread",
-        option: Some("threads"),
+        option: "threads",
         unit: Count,
         range: Within(1, 1_024),
         change: Fixed,
@@ -113,7 +113,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     batch: usize = 64 => {
         what: "Datagrams of one receive or send call on the paths batched and gso; on uring, iocp and overlapped receive buffers of each thread",
         cost: "this many receive buffers for each thread, of which only touched pages use memory",
-        option: Some("batch"),
+        option: "batch",
         unit: Count,
         range: Within(1, 1_024), // UIO_MAXIOV, the most that one call takes
         change: Fixed,
@@ -126,7 +126,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     burst: usize = 16 => {
         what: "Receive calls in a row before a loop checks whether it is to stop",
         cost: "a stop waits for them",
-        option: None,
+        option: "burst",
         unit: Count,
         range: Within(1, 65_536),
         change: Fixed,
@@ -139,7 +139,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     largest_datagram: usize = LARGEST_PAYLOAD => {
         what: "Longest datagram accepted, in bytes; longer ones are dropped and counted",
         cost: "the size of a receive buffer (but 65535 on the path gso)",
-        option: Some("largest-datagram"),
+        option: "largest-datagram",
         unit: Bytes,
         range: Within(1, LARGEST_PAYLOAD as u128),
         change: Fixed,
@@ -148,7 +148,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     replies: usize = 8_192 => {
         what: "Replies of one thread that may be queued for the kernel; further ones are dropped and counted",
         cost: "too low: replies are lost when many arrive together",
-        option: Some("replies"),
+        option: "replies",
         unit: Count,
         range: Within(1, 1 << 24),
         change: Fixed,
@@ -157,7 +157,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     reply_bytes: usize = 1 << 20 => {
         what: "Bytes of the queued replies of one thread",
         cost: "memory of each thread",
-        option: Some("reply-bytes"),
+        option: "reply-bytes",
         unit: Bytes,
         range: Within(1, 1 << 30),
         change: Fixed,
@@ -172,7 +172,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     segments: usize = 64 => {
         what: "Datagrams that one send joins on the path gso",
         cost: "more than 64 needs Linux 6.9",
-        option: Some("segments"),
+        option: "segments",
         unit: Count,
         range: Within(1, 128),
         change: Fixed,
@@ -182,7 +182,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     segment_bytes: usize = 1_452 => {
         what: "Longest reply that is joined with others on the path gso: what fits the MTU",
         cost: "over the MTU the kernel refuses the send, which is counted",
-        option: Some("segment-bytes"),
+        option: "segment-bytes",
         unit: Bytes,
         range: Within(1, LARGEST_PAYLOAD as u128),
         change: Fixed,
@@ -192,7 +192,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     socket_receive_buffer: Option<usize> = None => {
         what: "SO_RCVBUF: what the kernel buffers while the server is busy",
         cost: "kernel memory; a datagram of 64 bytes takes about 768",
-        option: Some("socket-receive-buffer"),
+        option: "socket-receive-buffer",
         unit: Bytes,
         range: Any,
         change: Fixed,
@@ -202,7 +202,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     socket_send_buffer: Option<usize> = None => {
         what: "SO_SNDBUF",
         cost: "kernel memory",
-        option: Some("socket-send-buffer"),
+        option: "socket-send-buffer",
         unit: Bytes,
         range: Any,
         change: Fixed,
@@ -212,7 +212,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     wait: Wait = Wait::Block => {
         what: "How an I/O thread waits: block, spin, or spin:TIME (spin that long, then block)",
         cost: "spinning saves wake-ups and uses one whole processor per thread",
-        option: Some("wait"),
+        option: "wait",
         unit: Other("HOW"),
         range: TIME,
         change: Fixed,
@@ -224,7 +224,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     drain_timeout: Duration = Duration::from_secs(1) => {
         what: "How long a stop may take to serve datagrams that have arrived and to send their replies",
         cost: "the longest duration of a stop",
-        option: Some("drain-timeout"),
+        option: "drain-timeout",
         unit: Time,
         range: TIME_OR_ZERO,
         change: Fixed,
@@ -233,7 +233,7 @@ pub struct DatagramPolicy, as "" of DatagramPolicy, at |policy| Some(policy);
     thread_stack_bytes: usize = 128 * 1024 => {
         what: "Stack of each thread of blocking and pool",
         cost: "address space; only touched pages use memory",
-        option: Some("thread-stack-bytes"),
+        option: "thread-stack-bytes",
         unit: Bytes,
         range: Within(64 * 1024, 64 << 20),
         change: Fixed,

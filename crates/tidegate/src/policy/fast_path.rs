@@ -37,7 +37,7 @@ pub struct FastPath, as "fast_path." of Policy, at |policy| policy.fast_path.as_
     ring_bytes: usize = 256 * 1024 => {
         what: "Bytes of shared memory for each direction of a connection on the fast path, a power of two",
         cost: "two rings for each such connection; only touched pages use memory",
-        option: Some("ring-bytes"),
+        option: "ring-bytes",
         unit: Bytes,
         range: PowerOfTwo(4096, 1 << 30, "positions in the ring wrap around"),
         change: Fixed,
@@ -47,7 +47,7 @@ pub struct FastPath, as "fast_path." of Policy, at |policy| policy.fast_path.as_
     also_user: Option<u32> = None => {
         what: "User id, besides this process's own, that may be at the other end of the fast path",
         cost: "that user's programs share memory with this one",
-        option: Some("fast-path-user"),
+        option: "fast-path-user",
         unit: Other("UID"),
         range: Any,
         change: Fixed,
@@ -63,7 +63,7 @@ pub struct FastPath, as "fast_path." of Policy, at |policy| policy.fast_path.as_
     handshake_timeout: Duration = Duration::from_secs(1) => {
         what: "How long a dialler waits for the listener's answer before the connection stays on TCP",
         cost: "adds this delay to a connection if the listener never answers",
-        option: None,
+        option: "fast-path-handshake-timeout",
         unit: Time,
         range: TIME,
         change: Fixed,

@@ -19,8 +19,8 @@ pub struct Limit<P: 'static> {
     pub what: &'static str,
     /// What it costs, or what happens where it is too low or too high.
     pub cost: &'static str,
-    /// The command-line option without its dashes; also the key in a file. `None`: only in the API.
-    pub option: Option<&'static str>,
+    /// The command-line option without its dashes; also the key in a file.
+    pub option: &'static str,
     /// How its value is written.
     pub unit: Unit,
     /// Allowed values.
@@ -130,7 +130,16 @@ pub trait Limited: Clone + Default + 'static {
 
     /// Finds a limit by name or option.
     fn limit(name: &str) -> Option<&'static Limit<Self>> {
-        Self::limits().find(|limit| limit.name == name || limit.option == Some(name))
+        Self::limits().find(|limit| limit.name == name || limit.option == name)
+    }
+
+    /// Checks every limit against its range and the limits of its own table that it relates to.
+    ///
+    /// # Errors
+    /// The first contradiction found, with its remedy.
+    fn check_alone(&self) -> Result<(), PolicyError> {
+        check_ranges(self)?;
+        Self::limits().try_for_each(|limit| check_relation(limit, self, None))
     }
 
     /// Checks every limit of a service against its range and the limits it relates to, among them those of the policy
@@ -140,7 +149,7 @@ pub trait Limited: Clone + Default + 'static {
     /// The first contradiction found, with its remedy.
     fn check_under(&self, policy: &Policy) -> Result<(), PolicyError> {
         check_ranges(self)?;
-        Self::limits().try_for_each(|limit| check_relation(limit, self, policy))
+        Self::limits().try_for_each(|limit| check_relation(limit, self, Some(policy)))
     }
 }
 
@@ -273,13 +282,19 @@ fn check_ranges<P: Limited>(policy: &P) -> Result<(), PolicyError> {
     Ok(())
 }
 
-/// Checks a limit of `limits` against the one it relates to: of the same table, or else of the policy.
-fn check_relation<P: Limited>(limit: &Limit<P>, limits: &P, policy: &Policy) -> Result<(), PolicyError> {
+/// Checks a limit of `limits` against the one it relates to: of the same table, or else of the policy, if there is one.
+fn check_relation<P: Limited>(
+    limit: &Limit<P>,
+    limits: &P,
+    policy: Option<&Policy>,
+) -> Result<(), PolicyError> {
     let Some(relation) = limit.relation else { return Ok(()) };
-    match (P::limit(relation.other), Policy::limit(relation.other)) {
-        (Some(other), _) => related(limit, limits, relation, other, limits),
-        (None, Some(other)) => related(limit, limits, relation, other, policy),
-        (None, None) => Ok(()), // no row names one: a test
+    if let Some(other) = P::limit(relation.other) {
+        return related(limit, limits, relation, other, limits);
+    }
+    match (Policy::limit(relation.other), policy) {
+        (Some(other), Some(policy)) => related(limit, limits, relation, other, policy),
+        _ => Ok(()), // no row names one that there is not: a test
     }
 }
 

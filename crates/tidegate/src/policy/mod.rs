@@ -83,7 +83,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     threads: Option<NonZeroUsize> = None => {
         what: "I/O threads; on models with an event loop, connections are balanced between them",
         cost: "a stack and buffers for each thread",
-        option: Some("threads"),
+        option: "threads",
         unit: Count,
         range: Within(1, 65_536),
         change: Fixed,
@@ -102,7 +102,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     max_connections: usize = 100_000 => {
         what: "Maximum connections, divided equally among the I/O threads; checked before accept",
         cost: "too low: `when_full` happens; too high: memory",
-        option: Some("max-connections"),
+        option: "max-connections",
         unit: Count,
         range: Within(1, 16_000_000),
         change: Live,
@@ -115,7 +115,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     kernel_memory: Option<usize> = None => {
         what: "Kernel memory budget for max-connections: sockets, operations, and socket buffers of a fixed size",
         cost: "too low: a max-connections that exceeds it is refused, and the default is lowered",
-        option: Some("kernel-memory"),
+        option: "kernel-memory",
         unit: Bytes,
         range: Within(1 << 20, 1 << 50),
         change: Live,
@@ -125,7 +125,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     when_full: WhenFull = WhenFull::Wait => {
         what: "When max-connections is reached: wait (in the kernel's backlog) or refuse (accept and close)",
         cost: "waiting clients see latency, refused ones an error",
-        option: Some("when-full"),
+        option: "when-full",
         unit: Words(WhenFull::WORDS),
         range: Any,
         change: Live,
@@ -134,7 +134,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     first_byte_timeout: Option<Duration> = Some(Duration::from_secs(30)) => {
         what: "Close an accepted connection that has sent nothing for this long",
         cost: "slow clients are disconnected",
-        option: Some("first-byte-timeout"),
+        option: "first-byte-timeout",
         unit: Time,
         range: TIME,
         change: Live,
@@ -148,7 +148,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     idle_timeout: Option<Duration> = None => {
         what: "Close a connection without traffic in either direction for this long",
         cost: "clients must reconnect",
-        option: Some("idle-timeout"),
+        option: "idle-timeout",
         unit: Time,
         range: TIME,
         change: Live,
@@ -158,7 +158,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     send_timeout: Option<Duration> = Some(Duration::from_secs(30)) => {
         what: "Reset a connection whose peer accepts none of the pending output for this long",
         cost: "stalled downloads are aborted",
-        option: Some("send-timeout"),
+        option: "send-timeout",
         unit: Time,
         range: TIME,
         change: Live,
@@ -169,7 +169,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     min_rate: Option<MinRate> = None => {
         what: "Minimum rate of a peer in mid-message, in bytes per second, in either direction; slower peers are reset",
         cost: "48 bytes for each connection in mid-message; legitimate but very slow clients are disconnected",
-        option: Some("min-rate"),
+        option: "min-rate",
         unit: Rate,
         range: Any,
         change: Live,
@@ -180,7 +180,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     shed_after: Option<Duration> = Some(Duration::from_secs(5)) => {
         what: "Close idle connections when sends or receives have failed for lack of kernel memory for this long",
         cost: "shorter: connections are lost that could have recovered; none: connections are never closed for it",
-        option: Some("shed-after"),
+        option: "shed-after",
         unit: Time,
         range: TIME,
         change: Live,
@@ -190,7 +190,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     linger_timeout: Duration = Duration::from_secs(2) => {
         what: "How long to wait for the peer to close after a final response that it may not have read yet",
         cost: "a connection slot for that long",
-        option: Some("linger-timeout"),
+        option: "linger-timeout",
         unit: Time,
         range: TIME_OR_ZERO,
         change: Live,
@@ -201,7 +201,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     drain_timeout: Duration = Duration::from_secs(10) => {
         what: "How long a stop waits for connections to finish before it resets them",
         cost: "the longest duration of a stop",
-        option: Some("drain-timeout"),
+        option: "drain-timeout",
         unit: Time,
         range: TIME_OR_ZERO,
         change: Live,
@@ -212,7 +212,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     buffer_bytes: usize = whole_pages(16 * 1024) => {
         what: "Bytes of one receive buffer, a multiple of the page size",
         cost: "memory, for each thread (blocking: each connection); smaller: more receives for large input",
-        option: Some("buffer-bytes"),
+        option: "buffer-bytes",
         unit: Bytes,
         range: Pages(16 << 20),
         change: Fixed,
@@ -222,7 +222,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     buffers: usize = 256 => {
         what: "Receive buffers in the pool of each thread",
         cost: "`buffers` x `buffer_bytes`; too few: receives end with ENOBUFS and are re-armed",
-        option: Some("buffers"),
+        option: "buffers",
         unit: Count,
         range: Within(1, 32_768),
         change: Fixed,
@@ -237,7 +237,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     lock_memory: bool = false => {
         what: "Keep the receive buffers in memory (mlock)",
         cost: "the whole pool counts towards RLIMIT_MEMLOCK",
-        option: Some("lock-memory"),
+        option: "lock-memory",
         unit: Switch,
         range: Any,
         change: Fixed,
@@ -249,7 +249,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     receive: ReceiveStyle = ReceiveStyle::Posted => {
         what: "How a receive waits for data: posted (a buffer is ready) or zero-byte (idle connections pin no buffer)",
         cost: "zero-byte: one more call for each receive",
-        option: Some("receive"),
+        option: "receive",
         unit: Words(ReceiveStyle::WORDS),
         range: Any,
         change: Fixed,
@@ -265,7 +265,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     input_bytes: usize = 64 * 1024 => {
         what: "Bytes of input that a session may leave unconsumed",
         cost: "bytes for each connection that holds a partial message",
-        option: Some("input-bytes"),
+        option: "input-bytes",
         unit: Bytes,
         range: Within(1, 1 << 30),
         change: Live,
@@ -277,7 +277,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     posted_sends: usize = 1 => {
         what: "Sends of one connection that may be in flight at once, where the model can have more than one",
         cost: "memory of the kernel for each; output written while one is in flight is not gathered",
-        option: Some("posted-sends"),
+        option: "posted-sends",
         unit: Count,
         range: Within(1, MOST_POSTED as u128),
         change: Fixed,
@@ -295,7 +295,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     posted_receives: usize = 1 => {
         what: "Receives of one connection that may be posted at once, where the model can have more than one",
         cost: "a buffer for each, also on idle connections",
-        option: Some("posted-receives"),
+        option: "posted-receives",
         unit: Count,
         range: Within(1, MOST_POSTED as u128),
         change: Fixed,
@@ -315,7 +315,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     outstanding_sends: Option<NonZeroU32> = None => {
         what: "Outstanding sends of the whole server; further ones wait, first in, first out",
         cost: "responses wait while all permits are taken",
-        option: Some("outstanding-sends"),
+        option: "outstanding-sends",
         unit: Count,
         range: Any,
         change: Live,
@@ -342,7 +342,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     max_receiving: Option<NonZeroUsize> = None => {
         what: "Connections that may receive at once, first in, first out (the throughput strategy)",
         cost: "the others wait",
-        option: Some("max-receiving"),
+        option: "max-receiving",
         unit: Count,
         range: Any,
         change: Live,
@@ -363,7 +363,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     drain_budget: usize = 8 => {
         what: "Receives and sends of one connection in a row before others are served",
         cost: "lower: fairer, more bookkeeping",
-        option: Some("drain-budget"),
+        option: "drain-budget",
         unit: Count,
         range: Within(1, 65_536),
         change: Live,
@@ -378,7 +378,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     thread_stack_bytes: usize = 128 * 1024 => {
         what: "Stack of each thread of blocking and pool",
         cost: "address space; only touched pages use memory",
-        option: Some("thread-stack-bytes"),
+        option: "thread-stack-bytes",
         unit: Bytes,
         range: Within(64 * 1024, 64 << 20),
         change: Fixed,
@@ -391,7 +391,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     events_per_wait: usize = 256 => {
         what: "Events or completions per wait",
         cost: "higher: fewer system calls under load, timers fire later",
-        option: Some("events-per-wait"),
+        option: "events-per-wait",
         unit: Count,
         range: Within(1, 65_536),
         change: Fixed,
@@ -407,7 +407,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     wait: Wait = Wait::Block => {
         what: "How an I/O thread waits: block, spin, or spin:TIME (spin that long, then block)",
         cost: "spinning saves wake-ups and uses one whole processor per thread",
-        option: Some("wait"),
+        option: "wait",
         unit: Other("HOW"),
         range: TIME,
         change: Live,
@@ -422,7 +422,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     coalesce: Duration = Duration::ZERO => {
         what: "Maximum delay added so that one wake-up serves several requests (interrupt coalescing)",
         cost: "up to this much latency while requests are frequent enough; 0 is off",
-        option: Some("coalesce"),
+        option: "coalesce",
         unit: Time,
         range: Within(0, 10_000_000),
         change: Live,
@@ -445,7 +445,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     busy_poll: Option<Duration> = None => {
         what: "How long a wait busy-polls the network card's queue before it sleeps",
         cost: "CPU for that time in each wait; requires CAP_NET_ADMIN",
-        option: Some("busy-poll"),
+        option: "busy-poll",
         unit: Time,
         range: Within(1_000, 1_000_000_000),
         change: Fixed,
@@ -463,7 +463,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     fast_path: Option<FastPath> = None => {
         what: "Shared memory instead of TCP for connections to a tidegate on this host that also sets this option",
         cost: "two memory rings for each connection that uses it",
-        option: Some("fast-path"),
+        option: "fast-path",
         unit: Switch,
         range: Any,
         change: Fixed,
@@ -472,7 +472,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     mail_queue: usize = 1_000_000 => {
         what: "Queued messages and dials per I/O thread",
         cost: "memory while producers are faster than the thread; when full, `MailboxError::Full`",
-        option: Some("mail-queue"),
+        option: "mail-queue",
         unit: Count,
         range: Within(1, 1 << 30),
         change: Fixed,
@@ -481,7 +481,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     socket_send_buffer: Option<usize> = None => {
         what: "SO_SNDBUF of accepted sockets",
         cost: "a fixed size disables the kernel's autotuning",
-        option: Some("socket-send-buffer"),
+        option: "socket-send-buffer",
         unit: Bytes,
         range: Any,
         change: Fixed,
@@ -493,7 +493,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
     socket_receive_buffer: Option<usize> = None => {
         what: "SO_RCVBUF of accepted sockets",
         cost: "a fixed size disables the kernel's autotuning",
-        option: Some("socket-receive-buffer"),
+        option: "socket-receive-buffer",
         unit: Bytes,
         range: Any,
         change: Fixed,

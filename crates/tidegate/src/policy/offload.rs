@@ -13,7 +13,7 @@ pub struct Offload, as "offload." of Policy, at |policy| Some(&mut policy.offloa
     threads: usize = 4 => {
         what: "Threads for offloaded jobs, started when needed",
         cost: "one thread each",
-        option: Some("offload-threads"),
+        option: "offload-threads",
         unit: Count,
         range: Within(1, 65_536),
         change: Fixed,
@@ -22,7 +22,7 @@ pub struct Offload, as "offload." of Policy, at |policy| Some(&mut policy.offloa
     queue: usize = 1024 => {
         what: "Queued jobs; further ones are refused",
         cost: "memory for queued jobs; when full, `OffloadError::Full`",
-        option: Some("offload-queue"),
+        option: "offload-queue",
         unit: Count,
         range: Within(1, 1 << 30),
         change: Fixed,

@@ -16,7 +16,7 @@ pub struct OutboxMarks, as "outbox." of Policy, at |policy| Some(&mut policy.out
     low: usize = 16 * 1024 => {
         what: "Unsent output at which the session is asked for more again",
         cost: "lower: more pauses",
-        option: Some("outbox-low"),
+        option: "outbox-low",
         unit: Bytes,
         range: Any,
         change: Live,
@@ -30,7 +30,7 @@ pub struct OutboxMarks, as "outbox." of Policy, at |policy| Some(&mut policy.out
     high: usize = 64 * 1024 => {
         what: "Unsent output above which a connection stops receiving",
         cost: "each connection can hold this much, plus what one call of the session adds",
-        option: Some("outbox-high"),
+        option: "outbox-high",
         unit: Bytes,
         range: Any,
         change: Live,

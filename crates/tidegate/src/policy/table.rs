@@ -48,7 +48,7 @@ macro_rules! limits {
             $field:ident: $type:ty = $default:expr => {
                 what: $what:literal,
                 cost: $cost:literal,
-                option: $option:expr,
+                option: $option:literal,
                 unit: $unit:expr,
                 range: $range:expr,
                 change: $change:expr,
@@ -142,7 +142,7 @@ pub const fn row<P: 'static>(
         name,
         what,
         cost,
-        option: None,
+        option: "",
         unit: Count,
         range: Any,
         change: Live,

@@ -49,7 +49,7 @@ impl MinRate {
             "a trickling peer is disconnected that much later",
             |policy| policy.min_rate.as_mut().map(|rate| &mut rate.grace as &mut dyn PolicyField),
         );
-        grace.option = Some("min-rate-grace");
+        grace.option = "min-rate-grace";
         grace.unit = Unit::Time;
         grace.range = TIME;
         grace.on = &[(EVERY, Effect::Kept)];

@@ -34,7 +34,7 @@ pub struct ProxyLimits, as "proxy_protocol." of ProxyLimits, at |limits| Some(li
     header_bytes: usize = 4096 => {
         what: "Largest PROXY header of version 2, with its TLVs (one of version 1 has at most 107 bytes); more is reset",
         cost: "input for each connection that holds a partial header",
-        option: Some("proxy-header-bytes"),
+        option: "proxy-header-bytes",
         unit: Bytes,
         range: Within(16 + 216, 1 << 20),
         change: Fixed,
@@ -52,7 +52,7 @@ pub struct ProxyLimits, as "proxy_protocol." of ProxyLimits, at |limits| Some(li
     header_timeout: Option<Duration> = Some(Duration::from_secs(5)) => {
         what: "Time limit of an incomplete PROXY header, or none; then the connection is reset",
         cost: "below 3s one lost packet can exceed it (section 2 of the protocol)",
-        option: Some("proxy-header-timeout"),
+        option: "proxy-header-timeout",
         unit: Time,
         range: TIME,
         change: Fixed,
