@@ -15,12 +15,12 @@ use super::{Addresses, Close, Completion, CompletionDriver, Setup};
 use accepting::OutstandingAccepts;
 
 use crate::engine::WorkerContext;
-use crate::engine::readiness::Settled;
 use crate::engine::worker::Ready;
 use crate::engine::worker::admission::failure;
 use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase, Pinning};
 use crate::engine::worker::loop_state::LoopState;
+use crate::engine::worker::transport::Settled;
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::worker::view::View;
 use crate::proto::dial::DialRequest;

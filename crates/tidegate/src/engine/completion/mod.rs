@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 use tidegate_os::socket::{Listener, More};
 use tidegate_os::waker::Waker;
 
-use super::readiness::Settled;
 use super::worker::loop_driver::Pinning;
+use super::worker::transport::Settled;
 use super::{EngineConfig, EngineHandle, Model};
 use crate::fastpath::Transports;
 use crate::policy::Policy;

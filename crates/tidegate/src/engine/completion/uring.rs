@@ -44,8 +44,8 @@ use tidegate_os::socket::{Blocking, Listener, More, Stream, is_out_of_buffers, r
 use tidegate_os::waker::Waker;
 
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
-use crate::engine::readiness::{Acceptor, Settled};
 use crate::engine::worker::rings::WaitMode;
+use crate::engine::worker::transport::{Acceptor, Settled};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
 use crate::fastpath::Rendezvous;
 use crate::policy::Policy;

@@ -14,8 +14,9 @@ use tidegate_os::waker::Waker;
 
 use super::pump::{Pump, Step};
 use super::{DatagramWorker, StopSignal};
-use crate::engine::readiness::{Acceptor, PollEvent, Poller, Source};
+use crate::engine::readiness::{PollEvent, Poller, Source};
 use crate::engine::worker::Ready;
+use crate::engine::worker::transport::Acceptor;
 use crate::policy::Policy;
 use crate::policy::wait::spins;
 use crate::proto::Token;

@@ -26,7 +26,8 @@ use tidegate_os::messages::{Messages, News, Subject};
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use crate::engine::readiness::{Acceptor, PollEvent, Poller, Source};
+use crate::engine::readiness::{PollEvent, Poller, Source};
+use crate::engine::worker::transport::Acceptor;
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;

@@ -6,7 +6,7 @@ use tidegate_os::file::FileRange;
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::{More, SHORT_SEND_MEANS_FULL};
 
-use super::{SocketTransport, Transport};
+use crate::engine::worker::transport::{SocketTransport, Transport};
 
 use crate::engine::worker::admission::failure;
 use crate::engine::worker::loop_driver::{LoopEntry, Phase};

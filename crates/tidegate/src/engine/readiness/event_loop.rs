@@ -12,13 +12,14 @@ use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
 use super::entry::{Progress, ReadinessEntry};
-use super::{Incoming, PollEvent, Poller, Settled, Source, Transport};
+use super::{PollEvent, Poller, Source};
 use crate::engine::worker::Ready;
 use crate::engine::worker::admission::{count_exhaustion, count_refusal};
 use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase};
 use crate::engine::worker::loop_state::LoopState;
 use crate::engine::worker::rings::{AwakeLinks, WaitMode};
+use crate::engine::worker::transport::{Incoming, Settled, Transport};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::worker::view::View;
 use crate::engine::{WorkerContext, capacity};

@@ -30,7 +30,8 @@ use tidegate_os::event_set::{EventSet, News};
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use crate::engine::readiness::{Acceptor, PollEvent, Poller, Source};
+use crate::engine::readiness::{PollEvent, Poller, Source};
+use crate::engine::worker::transport::Acceptor;
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;

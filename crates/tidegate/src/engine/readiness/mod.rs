@@ -12,7 +12,6 @@
 
 mod entry;
 mod event_loop;
-mod transport;
 
 #[cfg(target_os = "linux")]
 pub(super) mod epoll;
@@ -22,21 +21,17 @@ pub(super) mod select;
 pub(super) use entry::{Progress, ReadinessEntry};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 pub(super) use event_loop::ReadinessLoop;
-pub(super) use transport::{Acceptor, SocketTransport};
 
-use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate_os::endpoint::Endpoint;
-use tidegate_os::file::FileRange;
 use tidegate_os::poll::Readiness;
-use tidegate_os::socket::{Blocking, More};
+use tidegate_os::socket::Blocking;
 use tidegate_os::waker::Waker;
 
+use super::worker::transport::{Acceptor, Incoming, Transport};
 use super::{EngineConfig, EngineHandle, Model};
-use crate::fastpath::Transports;
 use crate::policy::Policy;
 use crate::proto::Token;
 
@@ -93,93 +88,6 @@ pub(super) trait Poller: Sized + 'static {
     fn now(&self) -> Instant {
         Instant::now()
     }
-}
-
-/// A listening socket that never waits: the system's, or a simulated one.
-pub(super) trait Incoming {
-    /// What it accepts.
-    type Stream: Transport + Send + 'static;
-    /// Takes one connection.
-    fn accept(&self) -> io::Result<(Self::Stream, Option<SocketAddr>)>;
-}
-
-/// A connected socket that never waits: the system's, or a simulated one. Closed when dropped.
-pub(super) trait Transport: Sized {
-    /// What it is watched by.
-    type Borrowed<'a>: Copy
-    where
-        Self: 'a;
-
-    /// What it is watched by now; none after it has failed.
-    fn borrowed(&self) -> Option<Self::Borrowed<'_>>;
-    /// Begins to connect; ready when there is something to [settle](Self::settle).
-    fn dial(to: &Endpoint, from: Option<SocketAddr>, transports: &Arc<Transports>) -> io::Result<Self>;
-    /// Whether it is watched by another descriptor once it is [settled](Self::settle), which closes this one.
-    fn settles_elsewhere(&self) -> bool {
-        false
-    }
-    /// What has become of the attempt to connect.
-    fn settle(&mut self) -> io::Result<Settled>;
-    /// How long to wait before settling all the same.
-    fn handshake_timeout(&self) -> Option<Duration> {
-        None
-    }
-    /// Receives; 0 means that the peer finished sending.
-    fn receive(&self, into: &mut [u8]) -> io::Result<usize>;
-    /// Sends; may take less than all.
-    fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize>;
-    /// Whether it can send from a file; else the file is read first.
-    fn sends_files(&self) -> bool {
-        false
-    }
-    /// Sends from a file; may take less than all.
-    fn send_file(&self, range: &FileRange, more: More) -> io::Result<usize> {
-        let _ = (range, more);
-        Err(io::ErrorKind::Unsupported.into())
-    }
-    /// Ends the sending side.
-    fn shutdown_send(&self) -> io::Result<()>;
-    /// Makes the coming close a reset.
-    fn reset_on_close(&self) -> io::Result<()>;
-    /// The address of this end; Unix sockets have none.
-    fn local_addr(&self) -> Option<SocketAddr>;
-
-    /// Whether it goes through shared memory, which only this process can look at: the rest is about such ones.
-    #[inline]
-    fn is_shared(&self) -> bool {
-        false
-    }
-    /// What the poller has to wait for, so that `wanted` is reported.
-    #[inline]
-    fn interest(&self, wanted: Readiness) -> Readiness {
-        wanted
-    }
-    /// What of `wanted` can be done, now that the poller has reported the descriptor.
-    #[inline]
-    fn heed(&self, reported: Readiness, wanted: Readiness) -> Readiness {
-        let _ = wanted;
-        reported
-    }
-    /// What of `wanted` can be done without waiting.
-    #[inline]
-    fn look(&self, wanted: Readiness) -> Readiness {
-        let _ = wanted;
-        Readiness::default()
-    }
-    /// Has the poller report `wanted`, from now on and once. What can be done already.
-    fn prepare_sleep(&self, wanted: Readiness) -> Readiness {
-        let _ = wanted;
-        Readiness::default()
-    }
-}
-
-/// What has become of an attempt to connect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
-    /// It is established.
-    Established,
-    /// Not settled yet: wait again.
-    Waits,
 }
 
 /// Starts one loop for each I/O thread.

@@ -21,7 +21,8 @@ use tidegate_os::descriptor::{BorrowedFd, borrowed};
 use tidegate_os::poll::{PollSet, REMARK, Readiness};
 use tidegate_os::waker::Waker;
 
-use super::{Acceptor, PollEvent, Poller, Source};
+use super::{PollEvent, Poller, Source};
+use crate::engine::worker::transport::Acceptor;
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;

@@ -23,7 +23,8 @@ use tidegate_os::poll::Readiness;
 use tidegate_os::select::{REMARK, SelectSet};
 use tidegate_os::waker::Waker;
 
-use super::{Acceptor, PollEvent, Poller, Source};
+use super::{PollEvent, Poller, Source};
+use crate::engine::worker::transport::Acceptor;
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;

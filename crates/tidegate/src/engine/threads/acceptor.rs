@@ -11,9 +11,9 @@ use tidegate_os::poll::{Readiness, wait_pair};
 use tidegate_os::socket::{Blocking, Stream};
 use tidegate_os::waker::Waker;
 
-use super::super::readiness::{Settled, SocketTransport, Transport};
 use super::super::worker::registry::{ConnectionRegistry, RegistrySlot};
 use super::super::worker::threads;
+use super::super::worker::transport::{Settled, SocketTransport, Transport};
 use crate::policy::sends::DIAL_QUANTUM;
 use crate::proto::dial::DialRequest;
 

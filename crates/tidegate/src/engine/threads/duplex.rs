@@ -30,12 +30,12 @@ use tidegate_os::file::FileRange;
 use tidegate_os::socket::{Blocking, More, SENDS_FILES, Stream, local_addr};
 use tidegate_os::thread::{self, Headroom, most_threads, share_a_limited_heap};
 
-use super::super::readiness::SocketTransport as Transport;
 use super::super::worker::admission::failure;
 use super::super::worker::control::ControlThread;
 use super::super::worker::queue_writer::{Write, write_next};
 use super::super::worker::registry::{Caller, ConnectionRegistry, Order, RegistrySlot};
 use super::super::worker::threads::LEAST_RESERVE;
+use super::super::worker::transport::SocketTransport as Transport;
 use super::super::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM, SEND_QUANTUM};

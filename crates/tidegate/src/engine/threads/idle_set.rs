@@ -13,8 +13,8 @@ use std::time::Instant;
 use tidegate_os::epoll::{Epoll, EpollEvent};
 use tidegate_os::waker::Waker;
 
-use super::super::readiness::Transport;
 use super::super::worker::registry::ConnectionRegistry;
+use super::super::worker::transport::Transport;
 use super::pool::{PooledConnection, WorkItem, WorkQueue};
 use crate::proto::{Resolution, Table, Timers, Token};
 

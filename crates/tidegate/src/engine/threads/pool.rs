@@ -32,11 +32,12 @@ use tidegate_os::poll::{Readiness, wait_pair};
 use tidegate_os::socket::{Blocking, Stream};
 use tidegate_os::waker::Waker;
 
-use super::super::readiness::{Progress, ReadinessEntry, SocketTransport, Transport};
+use super::super::readiness::{Progress, ReadinessEntry};
 use super::super::worker::capacity::POOL_WORKERS;
 use super::super::worker::control::ControlThread;
 use super::super::worker::loop_driver::Phase;
 use super::super::worker::registry::{Caller, ConnectionRegistry, RegistrySlot};
+use super::super::worker::transport::{SocketTransport, Transport};
 use super::super::{Availability, Command, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use super::idle_set::IdleSet;

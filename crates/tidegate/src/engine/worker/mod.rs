@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | admission: accept errors, dials, sessions | [`admission`] | all |
 //! | the commands of other threads: mail, dials, the order to stop | [`command_queue`] | all |
+//! | a listener and connections, over TCP or shared memory | [`transport`] | all but completion models of Windows |
 //! | sending what is next | [`queue_writer`] | readiness loops, `pool`, `blocking`, `tokio` |
 //! | the state and the turn of a loop, permits, sharing connections among threads | [`loop_state`], [`loop_driver`], [`permits`], [`balance`] | loops |
 //! | pauses that let events gather | [`coalescing`] | loops |
@@ -31,6 +32,7 @@ pub(in crate::engine) mod queue_writer;
 pub(in crate::engine) mod registry;
 pub(in crate::engine) mod rings;
 pub(in crate::engine) mod threads;
+pub(in crate::engine) mod transport;
 pub(in crate::engine) mod trim;
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 pub(in crate::engine) mod view;

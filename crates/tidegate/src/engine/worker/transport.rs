@@ -1,4 +1,5 @@
-//! What the loops of this family are given to work with: a listener and connections, over TCP or over shared memory.
+//! What engines are given to work with: a listener and connections, over TCP or over shared memory; and what of them a
+//! simulation puts in their place.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -11,8 +12,94 @@ use tidegate_os::file::FileRange;
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::{Blocking, Listener, More, SENDS_FILES, Stream, local_addr};
 
-use super::{Incoming, Settled, Transport};
 use crate::fastpath::{self, Begun, Handshake, HandshakeOutcome, MemoryLink, Rendezvous, Transports};
+
+/// A listening socket that never waits: the system's, or a simulated one.
+pub(in crate::engine) trait Incoming {
+    /// What it accepts.
+    type Stream: Transport + Send + 'static;
+    /// Takes one connection.
+    fn accept(&self) -> io::Result<(Self::Stream, Option<SocketAddr>)>;
+}
+
+/// A connected socket that never waits: the system's, or a simulated one. Closed when dropped.
+pub(in crate::engine) trait Transport: Sized {
+    /// What it is watched by.
+    type Borrowed<'a>: Copy
+    where
+        Self: 'a;
+
+    /// What it is watched by now; none after it has failed.
+    fn borrowed(&self) -> Option<Self::Borrowed<'_>>;
+    /// Begins to connect; ready when there is something to [settle](Self::settle).
+    fn dial(to: &Endpoint, from: Option<SocketAddr>, transports: &Arc<Transports>) -> io::Result<Self>;
+    /// Whether it is watched by another descriptor once it is [settled](Self::settle), which closes this one.
+    fn settles_elsewhere(&self) -> bool {
+        false
+    }
+    /// What has become of the attempt to connect.
+    fn settle(&mut self) -> io::Result<Settled>;
+    /// How long to wait before settling all the same.
+    fn handshake_timeout(&self) -> Option<Duration> {
+        None
+    }
+    /// Receives; 0 means that the peer finished sending.
+    fn receive(&self, into: &mut [u8]) -> io::Result<usize>;
+    /// Sends; may take less than all.
+    fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize>;
+    /// Whether it can send from a file; else the file is read first.
+    fn sends_files(&self) -> bool {
+        false
+    }
+    /// Sends from a file; may take less than all.
+    fn send_file(&self, range: &FileRange, more: More) -> io::Result<usize> {
+        let _ = (range, more);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Ends the sending side.
+    fn shutdown_send(&self) -> io::Result<()>;
+    /// Makes the coming close a reset.
+    fn reset_on_close(&self) -> io::Result<()>;
+    /// The address of this end; Unix sockets have none.
+    fn local_addr(&self) -> Option<SocketAddr>;
+
+    /// Whether it goes through shared memory, which only this process can look at: the rest is about such ones.
+    #[inline]
+    fn is_shared(&self) -> bool {
+        false
+    }
+    /// What the poller has to wait for, so that `wanted` is reported.
+    #[inline]
+    fn interest(&self, wanted: Readiness) -> Readiness {
+        wanted
+    }
+    /// What of `wanted` can be done, now that the poller has reported the descriptor.
+    #[inline]
+    fn heed(&self, reported: Readiness, wanted: Readiness) -> Readiness {
+        let _ = wanted;
+        reported
+    }
+    /// What of `wanted` can be done without waiting.
+    #[inline]
+    fn look(&self, wanted: Readiness) -> Readiness {
+        let _ = wanted;
+        Readiness::default()
+    }
+    /// Has the poller report `wanted`, from now on and once. What can be done already.
+    fn prepare_sleep(&self, wanted: Readiness) -> Readiness {
+        let _ = wanted;
+        Readiness::default()
+    }
+}
+
+/// What has become of an attempt to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Settled {
+    /// It is established.
+    Established,
+    /// Not settled yet: wait again.
+    Waits,
+}
 
 /// A listening socket, and where offers for the fast path are left, if it has that.
 #[derive(Debug)]
