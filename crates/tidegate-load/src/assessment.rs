@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn who_only_sends_is_not_said_to_wait() {
-        let udp = crate::udp::UdpReport { echo: false, ..Default::default() };
+        let udp = crate::UdpReport { echo: false, ..Default::default() };
         let one_way = Report { udp: Some(udp), ..closed_loop(0.0) };
         let idle = assess(&one_way, seen((0.5, 0.0), Some(0.5)));
         assert_eq!(idle.limited_by, LimitedBy::Neither);

@@ -1,6 +1,5 @@
 //! HTTP sessions: send requests, and read each response to its last byte.
 
-pub(crate) mod answer;
 mod dialling;
 mod search;
 mod service;
@@ -12,9 +11,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Session};
 
+use crate::http_answer::{Answer, ParseStep, Persistence};
 pub(crate) use service::HttpLoad;
 
-use answer::{Answer, ParseStep, Persistence};
 use dialling::Places;
 use search::Search;
 

@@ -29,6 +29,7 @@ pub mod chat;
 mod echo;
 pub mod histogram;
 mod http;
+mod http_answer;
 mod latency;
 mod measurement;
 mod merge;
@@ -56,8 +57,8 @@ pub use ping::{PingPlan, PingReport, ping};
 #[cfg(target_os = "linux")]
 pub use ping::{baseline_echo, baseline_ping};
 pub use plan::{Amount, HttpShape, LoadError, Part, Plan, Protocol, Rate, Security, Target, TlsPlan};
-pub use report::{OpenLoop, Report, RunEvent, RunStatus, Second, TlsReport};
+pub use report::{OpenLoop, Report, RunEvent, RunStatus, Second, TlsReport, UdpReport};
 pub use runner::{run, run_until};
 pub use tidegate_tls::{TlsError, Trust};
 pub use together::{AgentReport, Loss, Together};
-pub use udp::{Expect, UdpPlan, UdpReport, run_udp};
+pub use udp::{Expect, UdpPlan, run_udp};

@@ -1,12 +1,14 @@
 //! The result of a load. Serialised as JSON this is the stable output of `tidegate load --json`.
 
+mod udp;
+
 use serde::{Deserialize, Serialize};
 
 pub use crate::latency::Latency;
 use crate::thread_stats::add_answers;
 use crate::together::Together;
-use crate::udp::report::UdpReport;
 use crate::verdict::{LimitedBy, Share, Verdict};
+pub use udp::UdpReport;
 
 /// The progress of a run; passed to the observer of [`run`](crate::run).
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 
-use crate::http::answer::BodyRule;
+use crate::http_answer::BodyRule;
 use crate::plan::LoadError;
 
 /// The shape of HTTP requests.

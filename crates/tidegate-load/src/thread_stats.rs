@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 
-use crate::http::answer::KnownHead;
+use crate::http_answer::KnownHead;
 
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]

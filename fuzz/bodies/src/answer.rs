@@ -3,7 +3,7 @@
 use crate::cuts::Cuts;
 
 /// The parser itself: it is private to the load generator and uses nothing of it.
-#[path = "../../../crates/tidegate-load/src/http/answer.rs"]
+#[path = "../../../crates/tidegate-load/src/http_answer.rs"]
 mod parser;
 
 use parser::{Answer, BodyRule, KnownHead, ParseStep, Persistence};

@@ -5,7 +5,6 @@
 
 mod flow;
 mod message;
-pub(crate) mod report;
 mod tracker;
 
 use std::collections::BTreeMap;
@@ -24,12 +23,11 @@ use crate::histogram::encode;
 use crate::measurement::processor_time_s;
 use crate::plan::{Amount, LoadError};
 use crate::procs::sample;
-use crate::report::{Latency, OpenLoop, Report, RunEvent, RunStatus, Second};
+use crate::report::{Latency, OpenLoop, Report, RunEvent, RunStatus, Second, UdpReport};
 use crate::thread_stats::histogram;
 use crate::verdict::Evidence;
 use flow::{DatagramFlow, FlowResult, Slice};
 pub use message::HEAD_BYTES;
-pub use report::UdpReport;
 
 /// What the other end does with messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
