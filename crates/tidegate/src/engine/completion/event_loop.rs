@@ -4,7 +4,6 @@ mod accepting;
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tidegate_os::socket::is_out_of_memory;
 use tidegate_os::waker::Waker;
@@ -20,6 +19,7 @@ use crate::engine::worker::admission::failure;
 use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase, Pinning};
 use crate::engine::worker::loop_state::LoopState;
+use crate::engine::worker::threads::rest_after_failed_wait;
 use crate::engine::worker::transport::Settled;
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::worker::view::View;
@@ -125,8 +125,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     fn run(&mut self) {
         while !self.is_over() {
             if let Err(e) = self.turn() {
-                tracing::error!(error = %e, "waiting for completions failed");
-                std::thread::sleep(Duration::from_millis(10));
+                rest_after_failed_wait("completions", &e);
             }
         }
         if let Some(addresses) = &self.addresses {

@@ -145,6 +145,9 @@ impl DatagramPath {
     }
 }
 
+/// How long a thread sleeps in a send before it looks whether it is to stop: nobody wakes it.
+const LONGEST_SEND: Duration = Duration::from_millis(100);
+
 /// Whether each thread has its own socket.
 pub(crate) fn shares_socket(model: Model) -> bool {
     model == Model::Pool
@@ -185,8 +188,7 @@ pub(crate) fn options(model: Model, path: DatagramPath, policy: &DatagramPolicy)
         joining: if path == DatagramPath::Segments { Joining::On } else { Joining::Off },
         receive_buffer: policy.socket_receive_buffer,
         send_buffer: policy.socket_send_buffer,
-        // Nobody wakes a thread that sleeps in a send: it looks for itself whether to stop.
-        send_timeout: Some(Duration::from_millis(100)),
+        send_timeout: Some(LONGEST_SEND),
     }
 }
 

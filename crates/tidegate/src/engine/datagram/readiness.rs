@@ -16,6 +16,7 @@ use super::pump::{Pump, Step};
 use super::{DatagramWorker, StopSignal};
 use crate::engine::readiness::{PollEvent, Poller, Source};
 use crate::engine::worker::Ready;
+use crate::engine::worker::threads::rest_after_failed_wait;
 use crate::engine::worker::transport::Acceptor;
 use crate::policy::Policy;
 use crate::policy::wait::spins;
@@ -62,9 +63,7 @@ pub(in crate::engine) fn run<P: Poller<Listener = Acceptor>>(
         };
         events.clear();
         if let Err(e) = poller.wait(timeout, &mut events) {
-            // Nothing else is left to be done with a poller that cannot wait.
-            tracing::error!("waiting for datagrams failed, this thread ends: {e}");
-            return;
+            rest_after_failed_wait("datagrams", &e);
         }
         if !events.is_empty() {
             active = Instant::now();

@@ -19,6 +19,7 @@ use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase};
 use crate::engine::worker::loop_state::LoopState;
 use crate::engine::worker::rings::{AwakeLinks, WaitMode};
+use crate::engine::worker::threads::rest_after_failed_wait;
 use crate::engine::worker::transport::{Incoming, Settled, Transport};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::worker::view::View;
@@ -95,9 +96,7 @@ impl<P: Poller> ReadinessLoop<P> {
     fn run(&mut self) {
         while !self.is_over() {
             if let Err(e) = self.turn() {
-                // Only a broken set of descriptors gets here; go on slowly rather than spin or give up.
-                tracing::error!(error = %e, "waiting for sockets failed");
-                std::thread::sleep(Duration::from_millis(10));
+                rest_after_failed_wait("sockets", &e);
             }
         }
         self.loop_state.shut();

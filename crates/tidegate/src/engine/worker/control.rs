@@ -8,6 +8,9 @@ use std::time::Duration;
 use super::registry::{ConnectionRegistry, Order};
 use super::{Command, CommandQueue, admission};
 
+/// How long after an order to stop it is repeated, for connections that came in between.
+const STOP_AGAIN: Duration = Duration::from_millis(100);
+
 /// Carries out the commands of its queue: dials, and the order to stop.
 pub(in crate::engine) struct ControlThread {
     pub(in crate::engine) command_queue: Arc<CommandQueue>,
@@ -56,9 +59,8 @@ impl ControlThread {
         registry.order_all(Order::Drain);
         let mut empty = registry.wait_empty(registry.policy().drain_timeout);
         while !empty {
-            // Again and again: a connection may have come in between.
             registry.order_all(Order::Stop);
-            empty = registry.wait_empty(Duration::from_millis(100));
+            empty = registry.wait_empty(STOP_AGAIN);
         }
         registry.close();
     }

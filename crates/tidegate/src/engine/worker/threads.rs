@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use tidegate_os::thread::Headroom;
 
@@ -14,6 +15,16 @@ const AFTER_START_BYTES: usize = 256 * 1024;
 
 /// Address space that is left to the rest of the process in any case.
 pub(in crate::engine) const LEAST_RESERVE: usize = 1 << 20;
+
+/// How long a loop rests that cannot wait.
+const FAILED_WAIT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Logs that a loop cannot wait, and rests. Only a broken poller or set of descriptors gets here: the loop goes on slowly
+/// rather than spin or give up.
+pub(in crate::engine) fn rest_after_failed_wait(what: &str, e: &io::Error) {
+    tracing::error!(error = %e, "waiting for {what} failed");
+    std::thread::sleep(FAILED_WAIT_PAUSE);
+}
 
 /// Starts a thread that can be joined.
 ///

@@ -22,6 +22,9 @@ pub(super) fn make_one() -> Availability {
     }
 }
 
+/// How long a receive is tried that has its data.
+const TRIAL: Duration = Duration::from_secs(1);
+
 /// Receives one byte in the way connections do. No flag of a ring says whether the kernel can; it refuses, or does not
 /// stay armed.
 fn try_receive(ring: &mut Ring) -> Result<Raw, String> {
@@ -30,7 +33,7 @@ fn try_receive(ring: &mut Ring) -> Result<Raw, String> {
     far.write_all(b"?").map_err(failed)?;
     let near = Handle::from(OwnedFd::from(near));
     ring.receive_multi(&near, None, key(Kind::Receive, NOBODY));
-    ring.enter(Some(Duration::from_secs(1))).map_err(failed)?;
+    ring.enter(Some(TRIAL)).map_err(failed)?;
     ring.next_completion().ok_or_else(|| "a receive that has data did not complete; use epoll".into())
 }
 
