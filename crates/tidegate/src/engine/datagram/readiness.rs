@@ -81,3 +81,100 @@ fn watch<P: Poller<Listener = Acceptor>>(waker: &Waker, socket: &DatagramSocket)
     poller.watch(SOCKET, borrowed(socket), READ)?;
     Ok(poller)
 }
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+
+    use tidegate_os::datagram::PortSharing;
+
+    use super::*;
+    use crate::Model;
+    use crate::engine::datagram::{DatagramConfig, StopOrder, options, start_workers};
+    use crate::engine::readiness::Borrowed;
+    use crate::engine::readiness::poll::Poll;
+    use crate::engine::worker::transport::Acceptor;
+    use crate::policy::{DatagramPath, DatagramPolicy};
+    use crate::service::Replies;
+
+    /// Its first waits fail.
+    struct Failing {
+        poll: Poll,
+        failures: usize,
+    }
+
+    impl Poller for Failing {
+        type Listener = Acceptor;
+
+        fn new(policy: &Policy) -> io::Result<Self> {
+            Ok(Self { poll: Poll::new(policy)?, failures: 2 })
+        }
+
+        fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
+            self.poll.watch_waker(waker)
+        }
+
+        fn watch_listener(&mut self, acceptor: &Acceptor) -> io::Result<()> {
+            self.poll.watch_listener(acceptor)
+        }
+
+        fn unwatch_listener(&mut self, acceptor: &Acceptor) {
+            self.poll.unwatch_listener(acceptor);
+        }
+
+        fn watch(&mut self, token: Token, fd: Borrowed<'_, Self>, wanted: Readiness) -> io::Result<()> {
+            self.poll.watch(token, fd, wanted)
+        }
+
+        fn change(&mut self, token: Token, fd: Borrowed<'_, Self>, wanted: Readiness) {
+            self.poll.change(token, fd, wanted);
+        }
+
+        fn unwatch(&mut self, token: Token, fd: Borrowed<'_, Self>) {
+            self.poll.unwatch(token, fd);
+        }
+
+        fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<PollEvent>) -> io::Result<()> {
+            match self.failures.checked_sub(1) {
+                Some(left) => {
+                    self.failures = left;
+                    Err(io::ErrorKind::OutOfMemory.into())
+                }
+                None => self.poll.wait(timeout, into),
+            }
+        }
+    }
+
+    struct Echo;
+
+    impl DatagramService for Echo {
+        fn on_datagram(&mut self, from: SocketAddr, bytes: &[u8], out: &mut Replies) {
+            out.send(from, bytes);
+        }
+    }
+
+    #[test]
+    fn a_loop_that_could_not_wait_serves_on() {
+        let policy = DatagramPolicy::default();
+        let options = options(Model::Poll, DatagramPath::Plain, &policy);
+        let socket = DatagramSocket::bind((Ipv4Addr::LOCALHOST, 0).into(), PortSharing::Own, &options);
+        let socket = Arc::new(socket.unwrap());
+        let to = socket.local_addr().unwrap();
+        let config = DatagramConfig {
+            model: Model::Poll,
+            policy: Arc::new(policy),
+            path: DatagramPath::Plain,
+            sockets: vec![socket],
+        };
+        let started = start_workers(&config, &|_| Box::new(Echo), prepare, run::<Failing>).unwrap();
+        let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(50))).unwrap();
+        for _ in 0..3 {
+            client.send_to(b"datagram", to).unwrap();
+            let mut bytes = [0; 16];
+            assert_eq!(client.recv(&mut bytes).unwrap(), 8);
+        }
+        StopSignal::ask(&started.stop_signals, StopOrder::Serve);
+        started.threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
