@@ -1,8 +1,8 @@
 //! Service demand at fixed rates, as tables and a chart.
 
+use super::about::AS_ABOVE;
 use super::cells::{Cells, counted, figure, figures_head, figures_row, grouped, pivot, spread};
 use super::chart::{Chart, chart as lines, judged_series};
-use super::sections::AS_ABOVE;
 use super::svg::{ChartPoint, Scale, Sheet};
 use super::verdict::{MARK, is_doubtful_at_a_rate};
 use crate::experiment::demand::{ResultTable, Row};

@@ -1,8 +1,8 @@
 //! Buffers, as a table and charts.
 
+use super::about::shares;
 use super::cells::{Cells, NOT_MEASURED, counted, figures_head, figures_row, spread};
 use super::chart::Chart;
-use super::sections::shares;
 use super::{svg, verdict};
 use crate::experiment::memory::{MESSAGE_BYTES, ResultTable, Row};
 use crate::kernel_memory::{socket_bytes, sockets_method};

@@ -1,5 +1,6 @@
 //! Reports in every format: Markdown, CSV, JSON, SVG charts, and one HTML page with everything.
 
+mod about;
 pub mod answer;
 mod cells;
 mod chart;

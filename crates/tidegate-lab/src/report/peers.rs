@@ -1,7 +1,7 @@
 //! Other servers beside tidegate's models, as tables and for CSV.
 
+use super::about::shares;
 use super::cells::{Cells, counted, figures_head, figures_row, grouped, spread};
-use super::sections::shares;
 use super::verdict::{limits, marked};
 use crate::experiment::peers::{Case, ResultTable, Row};
 

@@ -1,7 +1,7 @@
 //! Reused sockets, as a table.
 
+use super::about::shares;
 use super::cells::{Cells, counted, figures_head, figures_row, spread};
-use super::sections::shares;
 use super::verdict::{limits, marked};
 use crate::experiment::reuse::ResultTable;
 
