@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures_channel::oneshot;
 use tidegate::Peer;
 
 use crate::shared::{DrainPlace, Shared};
@@ -108,7 +107,7 @@ impl Connection {
         self.spawner().spawn(future);
     }
 
-    /// Spawns futures of this connection; can be cloned and outlives borrows of the connection.
+    /// Spawns futures and jobs of this connection; can be cloned and outlives borrows of the connection.
     #[must_use]
     pub fn spawner(&self) -> Spawner {
         Spawner::new(self.shared.clone())
@@ -122,11 +121,7 @@ impl Connection {
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> impl Future<Output = Result<T, OffloadFailed>> + Send + 'static {
-        let (done, result) = oneshot::channel();
-        self.shared.offload(Box::new(move || {
-            let _ = done.send(job()); // the receiver may be gone
-        }));
-        async move { result.await.map_err(|_| OffloadFailed) }
+        self.spawner().offload(job)
     }
 
     /// Waits until the server drains. Code that calls this decides itself when its connection ends, within

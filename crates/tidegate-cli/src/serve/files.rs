@@ -9,7 +9,7 @@ use tidegate::system;
 use tidegate_services::{Coding, Files, FilesLimits, FilesOptions, HttpLimits, Listing};
 
 use super::how::How;
-use super::http::{HTTP, policy, request_limits};
+use super::http::{HTTP, HTTP2, policy, request_limits};
 use super::stage::PlannedServer;
 use crate::label::Label;
 use crate::limits::{Given, set};
@@ -29,8 +29,8 @@ pub struct FilesArgs {
     /// Use precompressed files next to a file, in these formats: gz, br, zst, or none [default: gz,br,zst].
     #[arg(long, value_name = "LIST", value_parser = codings)]
     precompressed: Option<CodingList>,
-    /// Refused, with what to use instead.
-    #[arg(long, hide = true)]
+    /// Serve HTTP/2, too: by ALPN with TLS, by prior knowledge without. Needs a build with the feature http2.
+    #[arg(long)]
     http2: bool,
     #[command(flatten)]
     pub(super) how: How,
@@ -67,6 +67,10 @@ impl FilesArgs {
         let options = self.options(&policy)?;
         self.how.limits.of_the_service = options.limits.open_files;
         let files = Files::new(&self.dir, options, limits).map_err(usage)?;
+        if self.http2 {
+            let service = files.http2().map_err(|e| usage(anyhow::anyhow!("--http2: {e}")))?;
+            return self.how.plan(label, &HTTP2, policy, service);
+        }
         self.how.plan(label, &HTTP, policy, files)
     }
 
@@ -82,11 +86,6 @@ impl FilesArgs {
         );
         set(&mut options.precompressed, self.precompressed.clone().map(|codings| codings.0));
         options.limits = self.limits(policy)?;
-        if self.http2 {
-            return Err(usage(anyhow::anyhow!(
-                "--http2: files are served over HTTP/1.1 only; leave the option out, or let a proxy in front speak HTTP/2"
-            )));
-        }
         Ok(options)
     }
 

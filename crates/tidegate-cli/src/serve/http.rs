@@ -17,7 +17,7 @@ use crate::{Failure, usage};
 pub const HTTP: ServiceKind = ServiceKind { schemes: ["http", "https"], path: "/", protocols: &["http/1.1"] };
 
 /// The same by hyper.
-const HTTP2: ServiceKind = ServiceKind { protocols: &["h2", "http/1.1"], ..HTTP };
+pub const HTTP2: ServiceKind = ServiceKind { protocols: &["h2", "http/1.1"], ..HTTP };
 
 /// Default idle timeout between two requests: longer than those of browsers and proxies (mostly 60 s), so that they
 /// close first, and no request is sent on a connection that is being closed.

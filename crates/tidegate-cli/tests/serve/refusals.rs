@@ -72,11 +72,6 @@ fn a_page_that_cannot_be_served() {
 }
 
 #[test]
-fn files_over_http2_are_refused_with_what_to_use_instead() {
-    refused(&serve(&["files", ".", "--http2"]), 2, &["--http2", "HTTP/1.1 only", "a proxy in front"]);
-}
-
-#[test]
 fn limits_that_contradict_each_other() {
     let marks = serve(&["http", "--outbox-low", "64k", "--outbox-high", "16KiB"]);
     refused(&marks, 2, &["--outbox-low (64KiB)", "--outbox-high (16KiB)", "must lie below"]);

@@ -83,6 +83,41 @@ fn http2_is_served_by_prior_knowledge_and_agreed_on_over_tls() {
     }
 }
 
+/// A file is the same over both versions.
+#[test]
+fn files_are_served_over_http2() {
+    let papers = Papers::new();
+    let ca = papers.path("cert.pem");
+    let server = Server::of(&mut papers.serve(
+        "files",
+        "127.0.0.1:0",
+        &[papers.0.path().to_str().unwrap(), "--http2"],
+    ));
+    let url = format!("{}cert.pem", server.url);
+    let outcome = load("http", &url, &trusting(&ca, &["-n", "60"]));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let length = std::fs::metadata(&ca).unwrap().len();
+    for (version, said) in [("--http1.1", "1.1"), ("--http2", "2")] {
+        let asked = std::process::Command::new("curl")
+            .args([
+                "-sS",
+                version,
+                "-o",
+                "/dev/null",
+                "-w",
+                "%{http_version} %{http_code} %{size_download}",
+                "--cacert",
+            ])
+            .arg(&ca)
+            .arg(&url)
+            .output();
+        match asked {
+            Ok(out) => assert_eq!(String::from_utf8_lossy(&out.stdout), format!("{said} 200 {length}")),
+            Err(e) => eprintln!("left out: HTTP/2 over TLS: curl: {e}"),
+        }
+    }
+}
+
 /// The options of requests hold for hyper, too, and whatever a peer sends its connection is counted.
 #[test]
 fn http2_keeps_the_limits_of_requests_and_counts_its_connections() {

@@ -1,5 +1,6 @@
-//! Responds with a document: selects representation, evaluates conditions and ranges.
+//! Selects the response to a request: representation, conditions, ranges. It is the same in every version of HTTP.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::SystemTime;
 
@@ -9,55 +10,142 @@ use tidegate::Outbox;
 use super::cache::HttpDate;
 use super::coding::quality;
 use super::conditions::{Asked, Preconditions, verdict};
+use super::path::{Resource, escaped};
 use super::range::{ByteRange, WantedRange, wanted};
 use super::store::{Content, Document, Variant};
 use super::transfer::{Segment, Transfer};
-use crate::http::answer::{http_date, refusal, said};
-use crate::http::fault::Status;
-use crate::http::head::Persistence;
-use crate::http::session::Request;
+use crate::http::answer::{TEXT, head, http_date};
+use crate::http::fault::{RequestError, Status};
+use crate::http::head::{Persistence, ResponseForm};
 
-/// Responds with a document. Content that is not in memory is left to be transferred.
+/// A response, before it has the form of a version of HTTP. That adds the date.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// Code and reason phrase.
+    pub(super) line: &'static str,
+    pub(super) fields: Fields,
+    pub(super) body: Body,
+}
+
+/// Names and values of header fields.
+pub(super) type Fields = Vec<(&'static str, Cow<'static, str>)>;
+
+/// The content of a response.
+#[derive(Debug)]
+pub(super) enum Body {
+    Text(String),
+    Parts(Transfer),
+}
+
+impl Reply {
+    /// An error response. Its body states the reason.
+    pub(super) fn refusal(fault: &RequestError) -> Self {
+        let retry = (fault.status == Status::Unavailable).then_some(("Retry-After", "1"));
+        let more = fault.status.fields().iter().copied().chain(retry);
+        let more = more.map(|(name, value)| (name, Cow::Borrowed(value)));
+        Self::text(fault.status.line(), TEXT, fault.body(), more)
+    }
+
+    /// A listing of a directory.
+    pub(super) fn listing(page: String) -> Self {
+        let no_cache = [("Cache-Control", "no-cache".into())];
+        Self::text("200 OK", "text/html; charset=utf-8", page, no_cache.into_iter())
+    }
+
+    /// Redirects to the same path with a trailing slash. Never to another host: a name has no leading slash.
+    pub(super) fn redirect(resource: &Resource<'_>) -> Self {
+        let location = format!("/{}/{}", escaped(resource.name()), resource.query);
+        let fields = vec![("Location", location.into()), ("Content-Length", "0".into())];
+        Self { line: "301 Moved Permanently", fields, body: Body::Text(String::new()) }
+    }
+
+    fn text(
+        line: &'static str,
+        content_type: &'static str,
+        text: String,
+        more: impl Iterator<Item = (&'static str, Cow<'static, str>)>,
+    ) -> Self {
+        let length = text.len().to_string().into();
+        let mut fields = vec![("Content-Type", content_type.into()), ("Content-Length", length)];
+        fields.extend(more);
+        Self { line, fields, body: Body::Text(text) }
+    }
+
+    /// The response with a document. `Asked` has no range for HEAD (RFC 9110, section 14.2).
+    pub(super) fn document(document: &Document, asked: Asked<'_>) -> Self {
+        let Some(variant) = document.variants.get(pick(document, asked)) else {
+            let why = "this file has no content".into();
+            return Self::refusal(&RequestError { status: Status::InternalError, why });
+        };
+        Representation { document, variant }.reply(asked)
+    }
+
+    /// Its head in HTTP/1.1.
+    fn head(&self, date: &str, connection: Persistence) -> String {
+        let fields = self.fields.iter().map(|(name, value)| (*name, value.as_ref()));
+        head(self.line, date, fields, connection)
+    }
+
+    /// Writes it as HTTP/1.1. Parts of a document are left to be transferred.
+    pub(super) fn write(self, form: ResponseForm, date: &str, out: &mut Outbox<'_>) -> Option<Transfer> {
+        let mut head = self.head(date, form.connection);
+        match self.body {
+            Body::Parts(transfer) if !form.head_only => return Some(transfer.behind(head.into())),
+            Body::Text(text) if !form.head_only => head.push_str(&text),
+            _ => {}
+        }
+        out.share(head.into());
+        None
+    }
+}
+
+/// Writes a document as HTTP/1.1. Content that is not in memory is left to be transferred.
 #[inline]
 pub(super) fn answer(
     document: &mut Document,
-    request: &Request<'_>,
+    asked: Asked<'_>,
+    form: ResponseForm,
     clock: &HttpDate,
     out: &mut Outbox<'_>,
 ) -> Option<Transfer> {
-    let asked = Asked::of(request.spoken.fields);
-    let picked = if asked.accept_encoding { pick(document, asked) } else { 0 };
-    let varies = document.variants.len() > 1;
-    let variant = document.variants.get_mut(picked)?;
-    let plain = !asked.conditional && asked.range.is_none() && !request.form.head_only;
-    if plain && request.form.connection == Persistence::Persists {
-        if let Some((second, whole)) = &variant.whole
+    let plain = !asked.conditional && asked.range.is_none() && !form.head_only;
+    if plain && form.connection == Persistence::Persists {
+        let picked = pick(document, asked);
+        if let Some((second, whole)) = &document.variants.get(picked)?.whole
             && *second == clock.second
         {
             out.share(whole.clone());
             return None;
         }
-        if let Content::Memory(body) = &mut variant.content {
-            let body = std::mem::take(body);
-            let head =
-                ResponseHead { document_type: &document.content_type, varies, variant, request, clock };
-            let mut whole = head.whole().into_bytes();
-            let behind = whole.len();
-            whole.extend_from_slice(&body);
-            let whole = Bytes::from(whole);
-            variant.content = Content::Memory(whole.slice(behind..)); // one copy of it
-            variant.whole = Some((clock.second, whole.clone()));
+        if let Some(whole) = whole(document, picked, &clock.date) {
+            document.variants[picked].whole = Some((clock.second, whole.clone()));
             out.share(whole);
             return None;
         }
     }
-    let head = ResponseHead { document_type: &document.content_type, varies, variant, request, clock };
-    head.answer(asked, out)
+    Reply::document(document, asked).write(form, &clock.date, out)
+}
+
+/// A complete response, if its content is in memory. That has only one copy of it.
+fn whole(document: &mut Document, picked: usize, date: &str) -> Option<Bytes> {
+    let variant = &document.variants[picked];
+    let Content::Memory(body) = &variant.content else { return None };
+    let reply = Representation { document, variant }.reply(Asked::default());
+    let mut whole = reply.head(date, Persistence::Persists).into_bytes();
+    let behind = whole.len();
+    whole.extend_from_slice(body);
+    let whole = Bytes::from(whole);
+    document.variants[picked].content = Content::Memory(whole.slice(behind..));
+    Some(whole)
 }
 
 /// The preferred acceptable representation; of equally preferred ones the smallest. The uncoded file, which is first,
 /// if none is acceptable (RFC 9110, section 12.5.3).
+#[inline]
 fn pick(document: &Document, asked: Asked<'_>) -> usize {
+    if !asked.accept_encoding {
+        return 0;
+    }
     let acceptable = |(at, variant): (usize, &Variant)| {
         let quality = quality(asked.values("accept-encoding"), variant.coding);
         (quality > 0).then_some((quality, std::cmp::Reverse(variant.length), at))
@@ -66,127 +154,98 @@ fn pick(document: &Document, asked: Asked<'_>) -> usize {
     best.map_or(0, |(.., at)| at)
 }
 
-/// The inputs of a response's head.
-struct ResponseHead<'a> {
-    document_type: &'a str,
-    varies: bool,
+/// A document as one of its variants.
+struct Representation<'a> {
+    document: &'a Document,
     variant: &'a Variant,
-    request: &'a Request<'a>,
-    clock: &'a HttpDate,
 }
 
-impl ResponseHead<'_> {
-    fn answer(&self, asked: Asked<'_>, out: &mut Outbox<'_>) -> Option<Transfer> {
+impl Representation<'_> {
+    fn reply(&self, asked: Asked<'_>) -> Reply {
         let variant = self.variant;
         let range = match verdict(asked, &variant.etag, variant.modified) {
-            Preconditions::Proceed => asked.range.filter(|_| !self.request.form.head_only), // RFC 9110, section 14.2
+            Preconditions::Proceed => asked.range,
             Preconditions::Whole => None,
             Preconditions::NotModified => {
-                let fields = self.validators();
-                out.share(self.head("304 Not Modified", &fields).into());
-                return None;
+                let fields = self.validators().collect();
+                return Reply { line: "304 Not Modified", fields, body: Body::Text(String::new()) };
             }
             Preconditions::Failed => {
-                self.refuse(Status::PreconditionFailed, "the file has changed", "", out);
-                return None;
+                let why = "the file has changed".into();
+                return Reply::refusal(&RequestError { status: Status::PreconditionFailed, why });
             }
         };
         match range.map_or(WantedRange::Whole, |range| wanted(range, variant.length)) {
-            WantedRange::Whole => {
-                self.send(self.whole(), &[ByteRange { first: 0, bytes: variant.length }], out)
-            }
+            WantedRange::Whole => self.whole(),
             WantedRange::Nothing => {
-                let length = format!("Content-Range: bytes */{}\r\n", variant.length);
-                self.refuse(Status::RangeNotSatisfiable, "the range is outside of the file", &length, out);
-                None
+                let why = "the range is outside of the file".into();
+                let mut reply = Reply::refusal(&RequestError { status: Status::RangeNotSatisfiable, why });
+                reply.fields.push(("Content-Range", format!("bytes */{}", variant.length).into()));
+                reply
             }
-            WantedRange::Parts(parts) if parts.len() == 1 => {
-                let length = parts[0].bytes;
-                let range = parts[0].said(variant.length);
-                let fields = format!(
-                    "Content-Type: {}\r\nContent-Length: {length}\r\nContent-Range: {range}\r\n{}",
-                    self.document_type,
-                    self.about()
-                );
-                self.send(self.head("206 Partial Content", &fields), &parts, out)
-            }
-            WantedRange::Parts(parts) => Some(self.multipart(&parts)),
+            WantedRange::Parts(parts) => match parts[..] {
+                [part] => self.part(part),
+                _ => self.multipart(&parts),
+            },
         }
     }
 
-    fn whole(&self) -> String {
-        let (kind, length) = (self.document_type, self.variant.length);
-        let fields = format!("Content-Type: {kind}\r\nContent-Length: {length}\r\n{}", self.about());
-        self.head("200 OK", &fields)
-    }
-
-    fn head(&self, line: &str, fields: &str) -> String {
-        let (date, said) = (&self.clock.date, said(self.request.form.connection));
-        format!("HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\n{fields}{said}\r\n")
-    }
-
-    /// The header fields of a representation except type and length.
-    fn about(&self) -> String {
-        let coding =
-            self.variant.coding.map_or(String::new(), |c| format!("Content-Encoding: {}\r\n", c.name()));
-        format!("{coding}Accept-Ranges: bytes\r\n{}", self.validators())
-    }
-
-    fn validators(&self) -> String {
-        let varies = if self.varies { "Vary: Accept-Encoding\r\n" } else { "" };
-        // RFC 9110, section 8.8.2.1: never in the future.
-        let modified = http_date(self.variant.modified.min(SystemTime::now()));
-        let modified = modified.map_or(String::new(), |date| format!("Last-Modified: {date}\r\n"));
-        format!("{modified}ETag: {}\r\n{varies}", self.variant.etag)
-    }
-
-    fn refuse(&self, status: Status, why: &str, more: &str, out: &mut Outbox<'_>) {
-        out.share(refusal(status, why, &self.clock.date, more, self.request.form));
-    }
-
-    /// A head and one part; complete if that is in memory.
-    fn send(&self, head: String, parts: &[ByteRange], out: &mut Outbox<'_>) -> Option<Transfer> {
-        if self.request.form.head_only {
-            out.share(head.into());
-            return None;
-        }
+    fn whole(&self) -> Reply {
         let mut transfer = Transfer::new(&self.variant.content);
-        transfer.push(Segment::Bytes(head.into()));
-        for part in parts {
-            transfer.push(Segment::Part(*part));
-        }
-        Some(transfer)
+        transfer.push(Segment::Part(ByteRange { first: 0, bytes: self.variant.length }));
+        let fields = self.fields(self.document.content_type.clone(), self.variant.length);
+        Reply { line: "200 OK", fields, body: Body::Parts(transfer) }
+    }
+
+    fn part(&self, part: ByteRange) -> Reply {
+        let mut transfer = Transfer::new(&self.variant.content);
+        transfer.push(Segment::Part(part));
+        let mut fields = self.fields(self.document.content_type.clone(), part.bytes);
+        fields.insert(2, ("Content-Range", part.said(self.variant.length).into()));
+        Reply { line: "206 Partial Content", fields, body: Body::Parts(transfer) }
     }
 
     /// `multipart/byteranges` (RFC 9110, section 14.6).
-    fn multipart(&self, parts: &[ByteRange]) -> Transfer {
+    fn multipart(&self, parts: &[ByteRange]) -> Reply {
         let boundary = format!("tidegate-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
+        let content_type = &self.document.content_type;
         let mut transfer = Transfer::new(&self.variant.content);
         let mut length = 0;
-        let mut segments = Vec::new();
         let mut before = String::new();
         for part in parts {
             let range = part.said(self.variant.length);
             // Writing to a string cannot fail.
             let _ = write!(
                 before,
-                "--{boundary}\r\nContent-Type: {}\r\nContent-Range: {range}\r\n\r\n",
-                self.document_type
+                "--{boundary}\r\nContent-Type: {content_type}\r\nContent-Range: {range}\r\n\r\n"
             );
             length += before.len() as u64 + part.bytes;
-            segments.push(Segment::Bytes(std::mem::take(&mut before).into()));
-            segments.push(Segment::Part(*part));
+            transfer.push(Segment::Bytes(std::mem::take(&mut before).into()));
+            transfer.push(Segment::Part(*part));
             before.push_str("\r\n");
         }
         let _ = write!(before, "--{boundary}--\r\n");
         length += before.len() as u64;
-        segments.push(Segment::Bytes(before.into()));
-        let fields = format!(
-            "Content-Type: multipart/byteranges; boundary={boundary}\r\nContent-Length: {length}\r\n{}",
-            self.about()
-        );
-        transfer.push(Segment::Bytes(self.head("206 Partial Content", &fields).into()));
-        segments.into_iter().for_each(|segment| transfer.push(segment));
-        transfer
+        transfer.push(Segment::Bytes(before.into()));
+        let fields = self.fields(format!("multipart/byteranges; boundary={boundary}"), length);
+        Reply { line: "206 Partial Content", fields, body: Body::Parts(transfer) }
+    }
+
+    fn fields(&self, content_type: String, length: u64) -> Fields {
+        let mut fields =
+            vec![("Content-Type", content_type.into()), ("Content-Length", length.to_string().into())];
+        fields.extend(self.variant.coding.map(|coding| ("Content-Encoding", coding.name().into())));
+        fields.push(("Accept-Ranges", "bytes".into()));
+        fields.extend(self.validators());
+        fields
+    }
+
+    fn validators(&self) -> impl Iterator<Item = (&'static str, Cow<'static, str>)> {
+        let varies = (self.document.variants.len() > 1).then_some(("Vary", "Accept-Encoding".into()));
+        // RFC 9110, section 8.8.2.1: never in the future.
+        let modified = http_date(self.variant.modified.min(SystemTime::now()));
+        let modified = modified.map(|date| ("Last-Modified", date.into()));
+        let etag = ("ETag", self.variant.etag.clone().into());
+        modified.into_iter().chain([etag]).chain(varies)
     }
 }

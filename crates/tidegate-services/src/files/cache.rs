@@ -96,8 +96,13 @@ impl DocumentCache {
         fresh.then_some((&mut kept.document, &self.clock))
     }
 
-    /// Caches a new document, if it fits; evicts others for it. Returns it.
-    pub(super) fn keep(&mut self, key: &str, document: Document, now: Instant) -> Result<(), Document> {
+    /// Caches a new document, if it fits; evicts others for it. Returns it, and the date.
+    pub(super) fn keep(
+        &mut self,
+        key: &str,
+        document: Document,
+        now: Instant,
+    ) -> Result<(&mut Document, &HttpDate), Document> {
         self.forget(key);
         let (bytes, files) = cost(&document);
         if bytes > self.most_bytes || files > self.most_files || self.valid.is_zero() {
@@ -107,13 +112,16 @@ impl DocumentCache {
             let Some((_, gone)) = self.documents.pop_lru() else { break };
             self.uncount(&gone);
         }
-        self.bytes += bytes;
-        self.files += files;
-        if let Some((_, gone)) = self.documents.push(key.into(), Kept { document, found: now, bytes, files })
+        if self.documents.len() == MOST.get()
+            && let Some((_, gone)) = self.documents.pop_lru()
         {
             self.uncount(&gone);
         }
-        Ok(())
+        self.bytes += bytes;
+        self.files += files;
+        let kept =
+            self.documents.get_or_insert_mut(key.into(), || Kept { document, found: now, bytes, files });
+        Ok((&mut kept.document, &self.clock))
     }
 
     /// Closes a file: evicts the least recently used document whose file is not being sent (evicting one that is would

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::http::head::list;
+use crate::http::head::{Method, list};
 
 /// The header fields of a request that matter here.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,15 +34,16 @@ pub(super) fn matters(name: &str) -> bool {
 }
 
 impl<'a> Asked<'a> {
+    /// The fields of a request. A range has no meaning but for GET (RFC 9110, section 14.2).
     #[inline]
-    pub(super) fn of(fields: &'a [httparse::Header<'a>]) -> Self {
+    pub(super) fn of(fields: &'a [httparse::Header<'a>], method: Method) -> Self {
         let mut asked = Self { fields, ..Self::default() };
         let mut ranges = 0_usize;
         for field in fields.iter().filter(|field| matters(field.name)) {
             match field.name.len() {
                 5 => {
                     ranges += 1;
-                    asked.range = (ranges == 1).then_some(field.value);
+                    asked.range = (ranges == 1 && method == Method::Get).then_some(field.value);
                 }
                 15 => asked.accept_encoding = true,
                 _ => asked.conditional = true,
@@ -146,7 +147,7 @@ mod tests {
             fields.iter().map(|(name, value)| httparse::Header { name, value: value.as_bytes() }).collect();
         // Half a second behind what its date says.
         let modified = SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_500);
-        verdict(Asked::of(&fields), ETAG, modified)
+        verdict(Asked::of(&fields, Method::Get), ETAG, modified)
     }
 
     const THEN: &str = "Sun, 06 Nov 1994 08:49:37 GMT";

@@ -8,6 +8,7 @@
 //! | `conditions`, `range`, [`coding`] | conditional requests, ranges, content codings |
 //! | `answer` | selects the response; `transfer`: sends it in steps |
 //! | `session` | handles one connection; [`http`](crate::http) parses its requests |
+//! | `http2` | the same over HTTP/2, by hyper (feature `http2`): [`Files::http2`] |
 //!
 //! Small files are cached in memory with their heads, and are sent with one call. Larger ones are kept open, and are
 //! sent by [`Outbox::file`](tidegate::Outbox::file). Work that may block on the disk is offloaded; files in the page
@@ -17,6 +18,8 @@ mod answer;
 mod cache;
 pub mod coding;
 mod conditions;
+#[cfg(feature = "http2")]
+mod http2;
 mod listing;
 pub mod path;
 mod range;
@@ -36,10 +39,10 @@ use tidegate::{Peer, Policy, Refusal, Service};
 
 pub use coding::Coding;
 
-use crate::http::HttpLimits;
 use crate::http::session::Conversation;
+use crate::http::{HttpLimits, NoHttp2};
 use cache::DocumentCache;
-use session::{FileResponder, SharedFiles};
+use session::{FileAccess, FileResponder, SharedFiles};
 use store::Store;
 
 /// Options of the file server.
@@ -214,6 +217,29 @@ impl Files {
     }
 }
 
+impl Files {
+    /// Serves the same files with the same answers over HTTP/2 and HTTP/1.1, by hyper on `tidegate-async`.
+    ///
+    /// Without TLS it takes HTTP/2 by prior knowledge (RFC 9113, section 3.3); with TLS offer `h2` and `http/1.1`. A
+    /// head has room for at least 8 KiB. Larger files are read in pieces and copied, not sent by the kernel.
+    ///
+    /// # Errors
+    /// This was built without the feature `http2`.
+    #[cfg(feature = "http2")]
+    pub fn http2(self) -> Result<impl Service, NoHttp2> {
+        Ok(http2::service(self.shared))
+    }
+
+    /// Serves the same files over HTTP/2 and HTTP/1.1: not in this build.
+    ///
+    /// # Errors
+    /// Always: this was built without the feature `http2`.
+    #[cfg(not(feature = "http2"))]
+    pub fn http2(self) -> Result<impl Service, NoHttp2> {
+        Err::<Self, _>(NoHttp2 {})
+    }
+}
+
 /// One connection of [`Files`].
 pub type FilesSession = Conversation<FileResponder>;
 
@@ -221,6 +247,6 @@ impl Service for Files {
     type Session = FilesSession;
 
     fn open(&self, peer: &Peer) -> Result<FilesSession, Refusal> {
-        Ok(Conversation::new(FileResponder::new(self.shared.clone(), peer.thread)))
+        Ok(Conversation::new(FileResponder::new(FileAccess::new(self.shared.clone(), peer.thread))))
     }
 }

@@ -3,18 +3,18 @@
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tidegate::system::file::Blocking;
 use tidegate::{Mail, Outbox};
 
-use super::answer::answer;
-use super::cache::DocumentCache;
-use super::conditions::matters;
-use super::path::{escaped, resource};
+use super::answer::{Reply, answer};
+use super::cache::{DocumentCache, HttpDate};
+use super::conditions::{Asked, matters};
+use super::path::{Resource, resource};
 use super::store::{Document, Found, Store};
 use super::transfer::Transfer;
 use crate::http::HttpLimits;
-use crate::http::answer::{refusal, said};
 use crate::http::fault::{RequestError, Status};
 use crate::http::head::{ResponseForm, Spoken};
 use crate::http::session::{Answered, Request, Responder};
@@ -42,13 +42,96 @@ impl SharedFiles {
     }
 }
 
-/// One connection.
+/// One connection's access to the files.
 #[derive(Debug)]
-pub struct FileResponder {
+pub(super) struct FileAccess {
     shared: Arc<SharedFiles>,
     cache: usize,
     /// The limit of connections was reached when it was accepted.
     busy: bool,
+}
+
+impl FileAccess {
+    pub(super) fn new(shared: Arc<SharedFiles>, thread: usize) -> Self {
+        let open = shared.open.fetch_add(1, Relaxed) + 1;
+        let busy = shared.store.options.limits.busy_above.is_some_and(|most| open > most);
+        let cache = thread % shared.caches.len().max(1);
+        Self { shared, cache, busy }
+    }
+
+    /// The response to every request of a connection too many.
+    pub(super) fn refusal(&self) -> Option<RequestError> {
+        let why = "the server is busy; retry later";
+        self.busy.then(|| RequestError { status: Status::Unavailable, why: why.into() })
+    }
+
+    pub(super) fn cache(&self) -> MutexGuard<'_, DocumentCache> {
+        self.shared.cache(self.cache)
+    }
+
+    /// Finds a key's document without waiting for the disk.
+    ///
+    /// # Errors
+    /// That may take a while: [`lookup`](Self::lookup) is the job for it.
+    pub(super) fn find(&self, key: &str) -> io::Result<Found> {
+        self.shared.find(self.cache, key, Blocking::Never)
+    }
+
+    /// A job that finds a key's document.
+    pub(super) fn lookup(&self, key: &str) -> impl FnOnce() -> io::Result<Found> + Send + use<> {
+        let (shared, cache, key) = (self.shared.clone(), self.cache, key.to_owned());
+        move || shared.find(cache, &key, Blocking::Waits)
+    }
+
+    /// The response when the lookup is not queued.
+    pub(super) fn not_queued() -> RequestError {
+        let why = "too many files are being opened; retry later".into();
+        RequestError { status: Status::Unavailable, why }
+    }
+
+    /// The response when the lookup has no result.
+    pub(super) fn lookup_failed() -> RequestError {
+        RequestError { status: Status::InternalError, why: "opening the file failed".into() }
+    }
+
+    /// Responds with a document that was found, and keeps it if it fits.
+    ///
+    /// # Errors
+    /// The response when it is no document.
+    pub(super) fn respond<T>(
+        &self,
+        resource: &Resource<'_>,
+        found: Found,
+        now: Instant,
+        with_document: impl FnOnce(&mut Document, &HttpDate) -> T,
+    ) -> Result<T, Reply> {
+        let mut cache = self.cache();
+        cache.clock.tick(now);
+        match found {
+            Found::File(document) => Ok(match cache.keep(&resource.key, document, now) {
+                Ok((document, clock)) => with_document(document, clock),
+                Err(mut alone) => with_document(&mut alone, &cache.clock),
+            }),
+            Found::Page(page) => Err(Reply::listing(page)),
+            Found::Folder => Err(Reply::redirect(resource)),
+            Found::Refused(fault) => {
+                cache.forget(&resource.key);
+                Err(Reply::refusal(&fault))
+            }
+        }
+    }
+}
+
+impl Drop for FileAccess {
+    fn drop(&mut self) {
+        self.shared.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct FileResponder {
+    access: FileAccess,
     work: Option<Box<Work>>,
 }
 
@@ -70,48 +153,26 @@ struct Wanted {
 }
 
 impl FileResponder {
-    pub(super) fn new(shared: Arc<SharedFiles>, thread: usize) -> Self {
-        let open = shared.open.fetch_add(1, Relaxed) + 1;
-        let busy = shared.store.options.limits.busy_above.is_some_and(|most| open > most);
-        let cache = thread % shared.caches.len().max(1);
-        Self { shared, cache, busy, work: None }
+    pub(super) fn new(access: FileAccess) -> Self {
+        Self { access, work: None }
     }
 
-    fn cache(&self) -> MutexGuard<'_, DocumentCache> {
-        self.shared.cache(self.cache)
-    }
-
-    /// Responds, or continues responding, with the document of a key.
-    fn respond(&mut self, key: &str, found: Found, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
-        let fault = match found {
-            Found::File(document) => return self.respond_with(key, document, request, out),
-            Found::Page(page) => return self.page(&page, request, out),
-            Found::Folder => return self.redirect(request, out),
-            Found::Refused(fault) => fault,
-        };
-        self.cache().forget(key);
-        self.refuse(&fault, request.form, out);
-        Answered::Whole
-    }
-
-    fn respond_with(
+    /// Responds, or continues responding, with what was found.
+    fn respond(
         &mut self,
-        key: &str,
-        document: Document,
+        resource: &Resource<'_>,
+        found: Found,
         request: &Request<'_>,
         out: &mut Outbox<'_>,
     ) -> Answered {
-        let transfer = {
-            let mut cache = self.cache();
-            match cache.keep(key, document, out.now()) {
-                Ok(()) => match cache.get(key, out.now()) {
-                    Some((document, clock)) => answer(document, request, clock, out),
-                    None => None,
-                },
-                Err(mut alone) => answer(&mut alone, request, &cache.clock, out),
-            }
-        };
-        self.send(transfer, out)
+        let responded = self.access.respond(resource, found, out.now(), |document, clock| {
+            let asked = Asked::of(request.spoken.fields, request.form.method());
+            answer(document, asked, request.form, clock, out)
+        });
+        match responded {
+            Ok(transfer) => self.send(transfer, out),
+            Err(reply) => self.write(reply, request.form, out),
+        }
     }
 
     #[inline]
@@ -124,49 +185,21 @@ impl FileResponder {
         answered
     }
 
-    /// Redirects to the same path with a trailing slash. Never to another host: a name has no leading slash.
-    fn redirect(&self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
-        let Ok(resource) = resource(request.spoken.target) else { return Answered::Whole };
-        let (name, query) = (escaped(resource.name()), resource.query);
-        let head = format!(
-            "HTTP/1.1 301 Moved Permanently\r\nServer: tidegate\r\nDate: {}\r\nLocation: /{name}/{query}\r\n\
-             Content-Length: 0\r\n{}\r\n",
-            self.date(out),
-            said(request.form.connection)
-        );
-        out.share(head.into());
-        Answered::Whole
-    }
-
-    fn page(&self, page: &str, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
-        let mut text = format!(
-            "HTTP/1.1 200 OK\r\nServer: tidegate\r\nDate: {}\r\nContent-Type: text/html; charset=utf-8\r\n\
-             Content-Length: {}\r\nCache-Control: no-cache\r\n{}\r\n",
-            self.date(out),
-            page.len(),
-            said(request.form.connection)
-        );
-        if !request.form.head_only {
-            text.push_str(page);
-        }
-        out.share(text.into());
-        Answered::Whole
-    }
-
-    fn date(&self, out: &Outbox<'_>) -> String {
-        let mut cache = self.cache();
-        cache.clock.tick(out.now());
-        cache.clock.date.clone()
+    fn write(&mut self, reply: Reply, form: ResponseForm, out: &mut Outbox<'_>) -> Answered {
+        let date = {
+            let mut cache = self.access.cache();
+            cache.clock.tick(out.now());
+            cache.clock.date.clone()
+        };
+        let transfer = reply.write(form, &date, out);
+        self.send(transfer, out)
     }
 
     /// Offloads opening a file that is not in the cache.
     #[cold]
     fn look(&mut self, key: &str, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
-        let (shared, cache, key) = (self.shared.clone(), self.cache, key.to_owned());
-        if out.offload(move || shared.find(cache, &key, Blocking::Waits)).is_err() {
-            let why = "too many files are being opened; retry later".into();
-            self.refuse(&RequestError { status: Status::Unavailable, why }, request.form, out);
-            return Answered::Whole;
+        if out.offload(self.access.lookup(key)).is_err() {
+            return self.write(Reply::refusal(&FileAccess::not_queued()), request.form, out);
         }
         self.work = Some(Box::new(Work::Looking(Wanted::of(request))));
         Answered::UnderWay
@@ -194,41 +227,38 @@ impl Wanted {
 impl Responder for FileResponder {
     #[inline]
     fn limits(&self) -> &HttpLimits {
-        &self.shared.limits
+        &self.access.shared.limits
     }
 
     #[inline]
     fn answer(&mut self, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
-        if self.busy {
-            let why = "the server is busy; retry later".into();
-            self.refuse(&RequestError { status: Status::Unavailable, why }, request.form.closing(), out);
+        if let Some(fault) = self.access.refusal() {
+            self.refuse(&fault, request.form.closing(), out);
             return Answered::Final;
         }
         let resource = match resource(request.spoken.target) {
             Ok(resource) => resource,
-            Err(fault) => {
-                self.refuse(&fault, request.form, out);
-                return Answered::Whole;
-            }
+            Err(fault) => return self.write(Reply::refusal(&fault), request.form, out),
         };
         let known = {
-            let mut cache = self.cache();
-            cache.get(&resource.key, out.now()).map(|(document, clock)| answer(document, request, clock, out))
+            let mut cache = self.access.cache();
+            cache.get(&resource.key, out.now()).map(|(document, clock)| {
+                let asked = Asked::of(request.spoken.fields, request.form.method());
+                answer(document, asked, request.form, clock, out)
+            })
         };
         if let Some(transfer) = known {
             return self.send(transfer, out);
         }
-        match self.shared.find(self.cache, &resource.key, Blocking::Never) {
-            Ok(found) => self.respond(&resource.key, found, request, out),
+        match self.access.find(&resource.key) {
+            Ok(found) => self.respond(&resource, found, request, out),
             Err(_) => self.look(&resource.key, request, out),
         }
     }
 
     #[cold]
     fn refuse(&mut self, fault: &RequestError, form: ResponseForm, out: &mut Outbox<'_>) {
-        let more = if fault.status == Status::Unavailable { "Retry-After: 1\r\n" } else { "" };
-        let date = self.date(out);
-        out.share(refusal(fault.status, &fault.why, &date, more, form));
+        self.write(Reply::refusal(fault), form, out); // complete: it is text
     }
 
     fn go_on(&mut self, out: &mut Outbox<'_>) -> Answered {
@@ -258,11 +288,9 @@ impl Responder for FileResponder {
                     }
                     _ => None,
                 };
-                let why = "opening the file failed".into();
-                let found =
-                    found.unwrap_or(Found::Refused(RequestError { status: Status::InternalError, why }));
+                let found = found.unwrap_or_else(|| Found::Refused(FileAccess::lookup_failed()));
                 wanted.with(|request| match resource(request.spoken.target) {
-                    Ok(resource) => self.respond(&resource.key, found, request, out),
+                    Ok(resource) => self.respond(&resource, found, request, out),
                     Err(_) => Answered::Whole, // this name was looked up
                 })
             }
@@ -271,16 +299,9 @@ impl Responder for FileResponder {
     }
 }
 
-impl Drop for FileResponder {
-    fn drop(&mut self) {
-        self.shared.open.fetch_sub(1, Relaxed);
-    }
-}
-
 #[cfg(all(test, unix))]
 mod tests {
     use std::process::Command;
-    use std::time::Instant;
 
     use tidegate::system::file::Folder;
 
@@ -320,7 +341,7 @@ mod tests {
                 let (key, cache) = (resource(&format!("/f{n}")).unwrap().key.to_string(), round % 2);
                 match shared.find(cache, &key, Blocking::Waits).unwrap() {
                     Found::File(document) => {
-                        shared.cache(cache).keep(&key, document, Instant::now()).unwrap()
+                        shared.cache(cache).keep(&key, document, Instant::now()).unwrap();
                     }
                     _ => refused += 1,
                 }

@@ -35,6 +35,14 @@ enum ReadAhead {
     Done,
 }
 
+/// The next bytes to send.
+#[cfg(feature = "http2")]
+#[derive(Debug)]
+pub(super) enum Piece {
+    Bytes(Bytes),
+    File(FileRange),
+}
+
 #[derive(Debug)]
 pub(super) enum Segment {
     Bytes(Bytes),
@@ -46,8 +54,59 @@ impl Transfer {
         Self { content: content.clone(), segments: VecDeque::with_capacity(2), reading: ReadAhead::Unknown }
     }
 
+    /// The same with these bytes in front.
+    pub(super) fn behind(mut self, head: Bytes) -> Self {
+        self.segments.push_front(Segment::Bytes(head));
+        self
+    }
+
     pub(super) fn push(&mut self, segment: Segment) {
         self.segments.push_back(segment);
+    }
+
+    /// Bytes in memory.
+    #[cfg(feature = "http2")]
+    pub(super) fn of(bytes: Bytes) -> Self {
+        let length = bytes.len() as u64;
+        let mut transfer = Self::new(&Content::Memory(bytes));
+        transfer.push(Segment::Part(ByteRange { first: 0, bytes: length }));
+        transfer
+    }
+
+    /// What is left, in bytes.
+    #[cfg(feature = "http2")]
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes = self.segments.iter().map(|segment| match segment {
+            Segment::Bytes(bytes) => bytes.len() as u64,
+            Segment::Part(part) => part.bytes,
+        });
+        bytes.sum()
+    }
+
+    /// Takes the next piece; of a file no more than so many bytes.
+    #[cfg(feature = "http2")]
+    pub(super) fn next(&mut self, most: u64) -> Option<Piece> {
+        loop {
+            let piece = match (self.segments.front_mut()?, &self.content) {
+                (Segment::Bytes(bytes), _) => Piece::Bytes(std::mem::take(bytes)),
+                (Segment::Part(part), Content::Memory(body)) => {
+                    let from = part.first as usize;
+                    Piece::Bytes(body.slice(from..from + part.bytes as usize))
+                }
+                (Segment::Part(part), Content::File(file)) if part.bytes > 0 => {
+                    let step = part.bytes.min(most);
+                    let range = FileRange::new(file.clone(), part.first, step as usize);
+                    part.first += step;
+                    part.bytes -= step;
+                    return Some(Piece::File(range));
+                }
+                (Segment::Part(_), Content::File(_)) => Piece::Bytes(Bytes::new()),
+            };
+            self.segments.pop_front();
+            if !matches!(&piece, Piece::Bytes(bytes) if bytes.is_empty()) {
+                return Some(piece);
+            }
+        }
     }
 
     /// Whether a job reads the next bytes.

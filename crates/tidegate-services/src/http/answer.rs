@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tidegate::Outbox;
 
 use super::HttpLimits;
-use super::fault::Status;
+use super::fault::RequestError;
 use super::head::{Persistence, ResponseForm};
 use super::page::Page;
 
@@ -63,8 +63,8 @@ impl SharedPage {
 
     /// Writes an error response, with a body that states the reason.
     #[cold]
-    pub(super) fn refuse(&self, status: Status, why: &str, form: ResponseForm, out: &mut Outbox<'_>) {
-        let text = self.with(out.now(), |answers| refusal(status, why, &answers.date, "", form));
+    pub(super) fn refuse(&self, fault: &RequestError, form: ResponseForm, out: &mut Outbox<'_>) {
+        let text = self.with(out.now(), |answers| refusal(fault, &answers.date, form));
         out.share(text);
     }
 
@@ -113,44 +113,53 @@ pub(crate) fn date_now() -> String {
 impl Answers {
     fn new(page: &Page) -> Self {
         let date = date_now();
-        let (length, content_type) = (page.body.len(), page.content_type);
+        let (length, content_type) = (page.body.len().to_string(), page.content_type);
         let heads = [Persistence::Persists, Persistence::KeptAlive, Persistence::Closes].map(|connection| {
-            format!(
-                "HTTP/1.1 200 OK\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: {content_type}\r\n\
-                 Content-Length: {length}\r\n{}\r\n",
-                said(connection)
-            )
+            let fields = [("Content-Type", content_type), ("Content-Length", &length)];
+            head("200 OK", &date, fields.into_iter(), connection)
         });
         let heads = heads.map(Bytes::from);
         let whole = heads.each_ref().map(|head| {
-            if length > ONE_PIECE_BYTES { head.clone() } else { [head, &page.body[..]].concat().into() }
+            if page.body.len() > ONE_PIECE_BYTES {
+                head.clone()
+            } else {
+                [head, &page.body[..]].concat().into()
+            }
         });
         Self { whole, heads, date }
     }
 }
 
-/// An error response whose body states the reason. `more` are further fields, each with its line end.
-pub(crate) fn refusal(status: Status, why: &str, date: &str, more: &str, form: ResponseForm) -> Bytes {
-    let (line, said) = (status.line(), said(form.connection));
-    let body = format!("{line}: {why}\n");
-    let length = body.len();
-    let also = match status {
-        Status::MethodNotAllowed => "Allow: GET, HEAD\r\n",
-        // RFC 9110, sections 7.8 and 15.5.22; RFC 6455, section 4.4.
-        Status::UpgradeRequired => {
-            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-        }
-        _ => "",
-    };
-    let head = format!(
-        "HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\nContent-Type: text/plain; charset=utf-8\r\n\
-         Content-Length: {length}\r\n{also}{more}{said}\r\n"
-    );
+/// An error response whose body states the reason.
+pub(crate) fn refusal(fault: &RequestError, date: &str, form: ResponseForm) -> Bytes {
+    let body = fault.body();
+    let length = body.len().to_string();
+    let text = [("Content-Type", TEXT), ("Content-Length", &length)];
+    let fields = text.into_iter().chain(fault.status.fields().iter().copied());
+    let head = head(fault.status.line(), date, fields, form.connection);
     if form.head_only { head.into() } else { (head + &body).into() }
 }
 
+/// The media type of error responses.
+pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
+
+/// The head of a response: status line, the fields of all responses, and these.
+pub(crate) fn head<'a>(
+    line: &str,
+    date: &str,
+    fields: impl Iterator<Item = (&'a str, &'a str)>,
+    connection: Persistence,
+) -> String {
+    let mut head = format!("HTTP/1.1 {line}\r\nServer: tidegate\r\nDate: {date}\r\n");
+    for (name, value) in fields {
+        head.extend([name, ": ", value, "\r\n"]);
+    }
+    head.extend([said(connection), "\r\n"]);
+    head
+}
+
 /// The Connection field, where one is needed.
-pub(crate) fn said(connection: Persistence) -> &'static str {
+fn said(connection: Persistence) -> &'static str {
     match connection {
         Persistence::Persists => "",
         Persistence::KeptAlive => "Connection: keep-alive\r\n",

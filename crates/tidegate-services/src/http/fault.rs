@@ -45,6 +45,18 @@ impl Status {
             Self::VersionNotSupported => "505 HTTP Version Not Supported",
         }
     }
+
+    /// Header fields that this status needs.
+    pub(crate) fn fields(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::MethodNotAllowed => &[("Allow", "GET, HEAD")],
+            // RFC 9110, sections 7.8 and 15.5.22; RFC 6455, section 4.4.
+            Self::UpgradeRequired => {
+                &[("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")]
+            }
+            _ => &[],
+        }
+    }
 }
 
 /// A request error that ends the connection: status and reason.
@@ -55,6 +67,24 @@ pub struct RequestError {
 }
 
 impl RequestError {
+    /// The body of the response: one line of text.
+    pub(crate) fn body(&self) -> String {
+        format!("{}: {}\n", self.status.line(), self.why)
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        Self { status: Status::MethodNotAllowed, why: "this server answers GET and HEAD".into() }
+    }
+
+    pub(crate) fn method_unknown() -> Self {
+        let why = "the method is unknown; this server answers GET and HEAD".into();
+        Self { status: Status::NotImplemented, why }
+    }
+
+    pub(crate) fn too_slow() -> Self {
+        Self { status: Status::RequestTimeout, why: "the request took too long to arrive".into() }
+    }
+
     pub(crate) fn bad(why: &'static str) -> Self {
         Self { status: Status::BadRequest, why: why.into() }
     }

@@ -93,6 +93,6 @@ impl<G: Generates> Responder for Maker<G> {
     }
 
     fn refuse(&mut self, fault: &RequestError, form: ResponseForm, out: &mut Outbox<'_>) {
-        out.share(refusal(fault.status, &fault.why, &date_now(), "", form));
+        out.share(refusal(fault, &date_now(), form));
     }
 }

@@ -49,6 +49,12 @@ pub struct ResponseForm {
 }
 
 impl ResponseForm {
+    /// The method that it responds to.
+    #[inline]
+    pub(crate) fn method(self) -> Method {
+        if self.head_only { Method::Head } else { Method::Get }
+    }
+
     /// The same, as the last one of its connection.
     pub(crate) fn closing(self) -> Self {
         Self { connection: Persistence::Closes, ..self }

@@ -1,6 +1,8 @@
-//! The page by hyper: HTTP/2, and HTTP/1.1 for who speaks that.
+//! HTTP/2 by hyper, and HTTP/1.1 for who speaks that: the page, and what other services share with it.
 
 use std::convert::Infallible;
+use std::error::Error;
+use std::future::{Future, ready};
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -8,23 +10,38 @@ use bytes::Bytes;
 use futures_util::future::{Either, select};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
-use hyper::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::rt::Timer;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::server::conn::auto::Builder;
 use tidegate::Service;
+use tidegate_async::Connection;
 
+use super::answer::TEXT;
+use super::fault::RequestError;
 use super::{HttpLimits, Page};
 
 /// The least that hyper takes for a head.
 const LEAST_HEAD_BYTES: usize = 8 << 10;
 
-/// See [`http2`](super::http2()).
-pub(super) fn service(page: Page, limits: HttpLimits) -> impl Service {
-    let page = Arc::new(page);
-    tidegate_async::service(move |conn| {
-        let page = page.clone();
+/// Responds to the requests of one connection.
+pub(crate) trait AsyncResponder: Send + Sync + 'static {
+    /// The content of a response.
+    type Content: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + From<Bytes> + Send + 'static;
+
+    /// Responds to GET or HEAD.
+    fn answer(&self, request: &Parts) -> impl Future<Output = Response<Self::Content>> + Send;
+}
+
+/// A service for requests within `limits`. `open` makes the responder of a connection.
+pub(crate) fn service<R: AsyncResponder>(
+    limits: HttpLimits,
+    open: impl Fn(&Connection) -> R + Send + Sync + 'static,
+) -> impl Service {
+    tidegate_async::service(move |conn: Connection| {
+        let responder = Arc::new(open(&conn));
         async move {
             let head_bytes = limits.head_bytes.max(LEAST_HEAD_BYTES);
             let mut http = Builder::new(conn.executor());
@@ -33,7 +50,8 @@ pub(super) fn service(page: Page, limits: HttpLimits) -> impl Service {
             let list_bytes = u32::try_from(head_bytes).unwrap_or(u32::MAX);
             http.http2().timer(conn.timer()).max_header_list_size(list_bytes);
             let (timer, draining) = (conn.timer(), conn.draining());
-            let answers = service_fn(move |request| answer(request, page.clone(), limits, timer.clone()));
+            let answers =
+                service_fn(move |request| answer(request, responder.clone(), limits, timer.clone()));
             let mut connection = pin!(http.serve_connection(conn, answers));
             if let Either::Right(_) = select(connection.as_mut(), pin!(draining)).await {
                 connection.as_mut().graceful_shutdown();
@@ -44,12 +62,12 @@ pub(super) fn service(page: Page, limits: HttpLimits) -> impl Service {
 }
 
 /// Answers one request when its body was skipped.
-async fn answer(
+async fn answer<R: AsyncResponder>(
     request: Request<Incoming>,
-    page: Arc<Page>,
+    responder: Arc<R>,
     limits: HttpLimits,
     timer: impl Timer,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+) -> Result<Response<R::Content>, Infallible> {
     let (head, mut body) = request.into_parts();
     if !body.is_end_stream() {
         let skipped = pin!(skip(&mut body, limits.body_bytes));
@@ -57,54 +75,76 @@ async fn answer(
             None => skipped.await,
             Some(limit) => match select(skipped, timer.sleep(limit)).await {
                 Either::Left((outcome, _)) => outcome,
-                Either::Right(_) => Err(StatusCode::REQUEST_TIMEOUT),
+                Either::Right(_) => Err(RequestError::too_slow()),
             },
         };
-        if let Err(status) = outcome {
-            return Ok(fault(status));
+        if let Err(fault) = outcome {
+            return Ok(refusal(&fault));
         }
     }
     Ok(match head.method {
-        Method::GET => whole(&page, page.body.clone()),
-        Method::HEAD => whole(&page, Bytes::new()),
-        Method::POST | Method::PUT | Method::DELETE | Method::PATCH => not_allowed(),
-        Method::OPTIONS | Method::TRACE | Method::CONNECT => not_allowed(),
-        _ => fault(StatusCode::NOT_IMPLEMENTED),
+        Method::GET | Method::HEAD => responder.answer(&head).await,
+        Method::POST | Method::PUT | Method::DELETE | Method::PATCH => {
+            refusal(&RequestError::method_not_allowed())
+        }
+        Method::OPTIONS | Method::TRACE | Method::CONNECT => refusal(&RequestError::method_not_allowed()),
+        _ => refusal(&RequestError::method_unknown()),
     })
 }
 
 /// Reads the body to its end, if it has no more than so many bytes.
-async fn skip(body: &mut Incoming, most: u64) -> Result<(), StatusCode> {
+async fn skip(body: &mut Incoming, most: u64) -> Result<(), RequestError> {
     let mut left = most;
     if body.size_hint().lower() > most {
-        return Err(StatusCode::PAYLOAD_TOO_LARGE);
+        return Err(RequestError::body_too_large(most));
     }
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Err(StatusCode::BAD_REQUEST) };
+        let Ok(frame) = frame else { return Err(RequestError::bad("the body ends before its end")) };
         let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
-        left = left.checked_sub(bytes).ok_or(StatusCode::PAYLOAD_TOO_LARGE)?;
+        left = left.checked_sub(bytes).ok_or_else(|| RequestError::body_too_large(most))?;
     }
     Ok(())
 }
 
-fn whole(page: &Page, body: Bytes) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type));
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(page.body.len()));
+/// An error response. Its body states the reason.
+fn refusal<B: From<Bytes>>(fault: &RequestError) -> Response<B> {
+    let fields = [("Content-Type", TEXT)].into_iter().chain(fault.status.fields().iter().copied());
+    response(fault.status.line(), fields, B::from(fault.body().into()))
+}
+
+/// A response with the status of this line, and with these fields.
+pub(crate) fn response<'a, B>(
+    line: &str,
+    fields: impl Iterator<Item = (&'a str, &'a str)>,
+    body: B,
+) -> Response<B> {
+    let mut response = Response::new(body);
+    let code = line.as_bytes().get(..3).unwrap_or_default();
+    *response.status_mut() = StatusCode::from_bytes(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    for (name, value) in fields {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value))
+        {
+            response.headers_mut().insert(name, value);
+        }
+    }
     response
 }
 
-fn not_allowed() -> Response<Full<Bytes>> {
-    let mut response = fault(StatusCode::METHOD_NOT_ALLOWED);
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-    response
+/// See [`http2`](super::http2()).
+pub(super) fn page(page: Page, limits: HttpLimits) -> impl Service {
+    let page = Arc::new(page);
+    service(limits, move |_| page.clone())
 }
 
-fn fault(status: StatusCode) -> Response<Full<Bytes>> {
-    let reason = status.canonical_reason().unwrap_or_default();
-    let mut response = Response::new(Full::new(Bytes::from(format!("{} {reason}\n", status.as_u16()))));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    *response.status_mut() = status;
-    response
+impl AsyncResponder for Arc<Page> {
+    type Content = Full<Bytes>;
+
+    fn answer(&self, request: &Parts) -> impl Future<Output = Response<Full<Bytes>>> + Send {
+        let body = if request.method == Method::HEAD { Bytes::new() } else { self.body.clone() };
+        let mut response = Response::new(Full::new(body));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(self.body.len()));
+        ready(response)
+    }
 }

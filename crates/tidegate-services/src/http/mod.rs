@@ -25,7 +25,7 @@ pub(crate) mod fault;
 pub mod generated;
 pub(crate) mod head;
 #[cfg(feature = "http2")]
-mod http2;
+pub(crate) mod http2;
 pub mod page;
 mod scan;
 pub(crate) mod session;
@@ -61,7 +61,7 @@ pub struct NoHttp2 {}
 /// This was built without the feature `http2`.
 #[cfg(feature = "http2")]
 pub fn http2(page: Page, limits: HttpLimits) -> Result<impl Service, NoHttp2> {
-    Ok(http2::service(page, limits))
+    Ok(http2::page(page, limits))
 }
 
 /// A service that responds to every request with the same page over HTTP/2 and HTTP/1.1: not in this build.

@@ -64,7 +64,7 @@ impl Responder for Arc<SharedPage> {
     }
 
     fn refuse(&mut self, fault: &RequestError, form: ResponseForm, out: &mut Outbox<'_>) {
-        SharedPage::refuse(self, fault.status, &fault.why, form, out);
+        SharedPage::refuse(self, fault, form, out);
     }
 }
 
@@ -272,20 +272,19 @@ impl<R: Responder> Conversation<R> {
     /// Responds to a method that is not allowed here.
     #[cold]
     fn decline(&mut self, method: Method, connection: Persistence, flow: Flow, out: &mut Outbox<'_>) -> Flow {
-        let (status, why) = match method {
-            Method::Connect => {
-                (Status::MethodNotAllowed, "this server is not a proxy; it answers GET and HEAD")
-            }
-            Method::Unknown => {
-                (Status::NotImplemented, "the method is unknown; this server answers GET and HEAD")
-            }
-            _ => (Status::MethodNotAllowed, "this server answers GET and HEAD"),
+        let fault = match method {
+            Method::Connect => RequestError {
+                status: Status::MethodNotAllowed,
+                why: "this server is not a proxy; it answers GET and HEAD".into(),
+            },
+            Method::Unknown => RequestError::method_unknown(),
+            _ => RequestError::method_not_allowed(),
         };
         // The client may have begun to send through the tunnel: that must not be parsed as requests.
         let tunnels = method == Method::Connect;
         let connection = if tunnels { Persistence::Closes } else { connection };
         let form = ResponseForm { head_only: false, connection };
-        self.responder.refuse(&RequestError { status, why: why.into() }, form, out);
+        self.responder.refuse(&fault, form, out);
         if tunnels { Flow::Linger } else { flow }
     }
 
@@ -378,11 +377,7 @@ impl<R: Responder> Session for Conversation<R> {
         if !matches!(mail, Mail::Timer) || !self.timed {
             return Flow::Continue;
         }
-        let fault = RequestError {
-            status: Status::RequestTimeout,
-            why: "the request took too long to arrive".into(),
-        };
-        self.fail(&fault, &[], out)
+        self.fail(&RequestError::too_slow(), &[], out)
     }
 }
 

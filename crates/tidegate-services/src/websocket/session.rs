@@ -86,7 +86,7 @@ impl<S: MessageService> WebSocketSession<S> {
                 Ok(head::Front::Whole((_, Err(fault)))) | Err(fault) => {
                     let head_only = rest.starts_with(b"HEAD ");
                     let form = ResponseForm { head_only, connection: Persistence::Closes };
-                    out.share(refusal(fault.status, &fault.why, &date_now(), "", form));
+                    out.share(refusal(&fault, &date_now(), form));
                     return self.end(input);
                 }
                 Ok(head::Front::Empty(bytes)) => used += bytes,
