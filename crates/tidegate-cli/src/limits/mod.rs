@@ -207,6 +207,10 @@ impl Limits {
         }
         policy.max_connections = most;
         let limit = limit.trim_end_matches(',');
-        Ok(Some(format!("max-connections lowered to {most}: the descriptor limit is {limit}; {remedy}")))
+        // Why that is more than the limit.
+        let tables = if model == Model::Uring { ", also for the table of each ring" } else { "" };
+        Ok(Some(format!(
+            "max-connections lowered to {most}: the descriptor limit is {limit}{tables}; {remedy}"
+        )))
     }
 }

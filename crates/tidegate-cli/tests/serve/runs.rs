@@ -152,16 +152,24 @@ fn the_counters_are_one_line_of_json_at_exit() {
 
 #[test]
 fn a_default_yields_to_the_descriptor_limit_and_says_so() {
-    let server = Server::of(&mut with_descriptors(
-        200,
-        &["serve", "http", "--listen", "127.0.0.1:0", "--model", "poll", "--threads", "1"],
-    ));
-    let note = server.wait_for("max-connections");
-    assert_eq!(
-        note,
-        "note: max-connections lowered to 148: the descriptor limit is 200; raise it with ulimit -n"
-    );
-    assert!(server.talk(LAST).starts_with("HTTP/1.1 200 OK\r\n"));
+    for (model, expected) in [
+        (Model::Poll, "148: the descriptor limit is 200; raise it with ulimit -n"),
+        (
+            Model::Uring,
+            "298: the descriptor limit is 200, also for the table of each ring; raise it with ulimit -n",
+        ),
+    ] {
+        if !Model::available().contains(&model) {
+            continue;
+        }
+        let server = Server::of(&mut with_descriptors(
+            200,
+            &["serve", "http", "--listen", "127.0.0.1:0", "--model", model.name(), "--threads", "1"],
+        ));
+        let note = server.wait_for("max-connections");
+        assert_eq!(note, format!("note: max-connections lowered to {expected}"));
+        assert!(server.talk(LAST).starts_with("HTTP/1.1 200 OK\r\n"));
+    }
 }
 
 #[test]
