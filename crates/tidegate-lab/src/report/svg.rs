@@ -38,10 +38,11 @@ pub(super) struct Sheet<'a> {
 }
 
 const WIDTH: f64 = 760.0;
-/// Of the part with axes; the legend comes below.
+/// Of the part with axes; a legend comes below.
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 96.0;
-const RIGHT: f64 = 28.0;
+/// Right of the axes, where no names are.
+const MARGIN: f64 = 28.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 64.0;
 
@@ -68,24 +69,30 @@ fn open(title: &str, height: f64) -> String {
     )
 }
 
-/// A line for each series. Bars show the confidence interval.
+/// A line for each series, with its name beside it, or in a legend where names do not fit. Bars show the confidence
+/// interval.
 pub(super) fn lines(sheet: &Sheet<'_>, series: &[Series]) -> String {
     let points = || series.iter().flat_map(|s| &s.points);
     let (x_low, x_high) = range(points().map(|p| p.x));
     let (low, high) = range(points().flat_map(|p| [p.figure.bounds().low, p.figure.bounds().high]));
     let y_axis = Axis::vertical(sheet.y, low, high);
-    let x_axis = Axis::horizontal(sheet.x, x_low, x_high);
-    let rows = series.len().div_ceil(COLUMNS) as f64;
+    let beside = room_beside(series);
+    let right = WIDTH - beside.unwrap_or(MARGIN);
+    let x_axis = Axis::horizontal(sheet.x, x_low, x_high, right);
+    let rows = if beside.is_some() { 0.0 } else { series.len().div_ceil(COLUMNS) as f64 };
     let is_doubtful = points().any(|p| p.is_doubtful);
     let mut out = open(sheet.title, HEIGHT + ROW * (rows + f64::from(u8::from(is_doubtful))));
-    out += &horizontal_grid(&y_axis);
+    out += &horizontal_grid(&y_axis, right);
     out += &vertical_grid(sheet.x, &x_axis, points().map(|p| p.x));
-    out += &frame(sheet);
+    out += &frame(sheet, right);
     let strokes = strokes(series, &x_axis, &y_axis);
     for (one, stroke) in series.iter().zip(&strokes) {
         out += &line(one, *stroke, &x_axis, &y_axis);
     }
-    out += &legend(series, &strokes);
+    out += &match beside {
+        Some(_) => names_beside(series, &strokes, &x_axis, &y_axis),
+        None => legend(series, &strokes),
+    };
     if is_doubtful {
         out += &legend_of_hollow(HEIGHT + 18.0 + ROW * rows);
     }
@@ -115,9 +122,9 @@ fn strokes(series: &[Series], x_axis: &Axis, y_axis: &Axis) -> Vec<Stroke> {
     series.iter().enumerate().map(stroke).collect()
 }
 
-fn horizontal_grid(axis: &Axis) -> String {
+fn horizontal_grid(axis: &Axis, right: f64) -> String {
     let line = |tick: f64| {
-        let (y, right, x) = (axis.place(tick), WIDTH - RIGHT, LEFT - 8.0);
+        let (y, x) = (axis.place(tick), LEFT - 8.0);
         format!(
             "<line class=\"g\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\n\
              <text x=\"{x}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n",
@@ -161,8 +168,8 @@ fn percentile(level: f64) -> String {
 /// The position of the maximum on an axis of percentiles.
 pub(super) const MAXIMUM: f64 = 1e4;
 
-fn frame(sheet: &Sheet<'_>) -> String {
-    let (bottom, right) = (HEIGHT - BOTTOM, WIDTH - RIGHT);
+fn frame(sheet: &Sheet<'_>, right: f64) -> String {
+    let bottom = HEIGHT - BOTTOM;
     let (across, up) = ((LEFT + right) / 2.0, (TOP + bottom) / 2.0);
     format!(
         "<line class=\"a\" x1=\"{LEFT}\" x2=\"{LEFT}\" y1=\"{TOP}\" y2=\"{bottom}\"/>\n\
@@ -208,6 +215,65 @@ fn hollow(x: f64, y: f64, colour: &str) -> String {
 fn legend_of_hollow(y: f64) -> String {
     let (point, text) = (hollow(26.0, y - 5.0, GREY), escape(NOT_PROVEN));
     format!("{point}<text x=\"44\" y=\"{y}\">{text}</text>\n")
+}
+
+/// From the end of the axes to a name: a stroke as its line has it, from where that ends to the name.
+const LEAD: f64 = 26.0;
+/// From one name to the next, in the letters of a telephone.
+const NAME: f64 = 26.0;
+
+/// What names beside the lines need right of the axes. `None` if they would leave too little to the lines, or are too
+/// many for the height.
+fn room_beside(series: &[Series]) -> Option<f64> {
+    const MOST: f64 = 230.0;
+    let letters = series.iter().map(|one| one.name.chars().count()).max()?;
+    let room = LEAD + letters as f64 * LETTER + 4.0;
+    let fits = room <= MOST && (series.len() as f64 - 1.0) * NAME <= HEIGHT - BOTTOM - TOP;
+    (fits && series.iter().all(|one| !one.points.is_empty())).then_some(room)
+}
+
+/// A name at the end of each line, in the order of the lines there.
+fn names_beside(series: &[Series], strokes: &[Stroke], x_axis: &Axis, y_axis: &Axis) -> String {
+    let last =
+        |one: &Series| one.points.iter().map(|p| (p.x, p.figure.median)).max_by(|a, b| a.0.total_cmp(&b.0));
+    let mut ends: Vec<_> = series
+        .iter()
+        .zip(strokes)
+        .filter_map(|(one, stroke)| last(one).map(|(x, y)| (x_axis.place(x), y_axis.place(y), one, stroke)))
+        .collect();
+    ends.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let wanted: Vec<_> = ends.iter().map(|end| end.1).collect();
+    let places = apart(&wanted, NAME, TOP, HEIGHT - BOTTOM);
+    let name = |((x, y, one, Stroke { colour, dash }), at): ((f64, f64, &Series, &Stroke), f64)| {
+        let to = x_axis.to + LEAD - 6.0;
+        format!(
+            "<path d=\"M{x:.1} {y:.1}L{to:.1} {at:.1}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"{dash}/>\n\
+             <text x=\"{:.1}\" y=\"{:.1}\">{}</text>\n",
+            x_axis.to + LEAD,
+            at + 5.0,
+            escape(&one.name)
+        )
+    };
+    ends.into_iter().zip(places).map(name).collect()
+}
+
+/// Places at least `gap` from each other and between `top` and `bottom`, in the given order and as near as possible to
+/// those that are wanted (least squares, by pooling neighbours that would touch).
+fn apart(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
+    let mut pools: Vec<(f64, usize)> = Vec::new();
+    for (i, place) in wanted.iter().enumerate() {
+        let (mut sum, mut count) = (place - gap * i as f64, 1);
+        while let Some(&(before, of)) = pools.last()
+            && before / of as f64 >= sum / count as f64
+        {
+            pools.pop();
+            (sum, count) = (sum + before, count + of);
+        }
+        pools.push((sum, count));
+    }
+    let highest = bottom - gap * (wanted.len().max(1) - 1) as f64;
+    let starts = pools.into_iter().flat_map(|(sum, count)| std::iter::repeat_n(sum / count as f64, count));
+    starts.enumerate().map(|(i, start)| start.min(highest).max(top) + gap * i as f64).collect()
 }
 
 fn legend(series: &[Series], strokes: &[Stroke]) -> String {
@@ -264,9 +330,11 @@ pub(super) fn bars(title: &str, rows: &[(String, Spread)], is_ours: impl Fn(&str
     out + "</svg>\n"
 }
 
+/// Width of a letter on a telephone.
+const LETTER: f64 = 13.5;
+
 /// Where bars begin, so that their names have room in the letters of a telephone.
 fn room<'a>(names: impl Iterator<Item = &'a str>) -> f64 {
-    const LETTER: f64 = 13.5;
     let longest = names.map(|name| name.chars().count()).max().unwrap_or_default();
     (longest as f64 * LETTER + 16.0).clamp(120.0, 380.0)
 }
@@ -314,8 +382,8 @@ struct Axis {
 }
 
 impl Axis {
-    fn horizontal(scale: Scale, low: f64, high: f64) -> Self {
-        let (from, to) = (LEFT, WIDTH - RIGHT);
+    fn horizontal(scale: Scale, low: f64, high: f64, to: f64) -> Self {
+        let from = LEFT;
         match scale {
             Scale::Linear => Self { low: 0.0, high, log: false, from, to },
             Scale::Log | Scale::Percentile => {
@@ -451,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_on_top_of_another_is_dashed_here_and_in_the_legend() {
+    fn a_line_on_top_of_another_is_dashed_here_and_at_its_name() {
         let of = |name: &str, value| Series {
             name: name.into(),
             points: vec![point(1.0, one(value)), point(9.0, one(value))],
@@ -460,6 +528,36 @@ mod tests {
         let dashes = |series: &[Series]| lines(&sheet, series).matches(DASHES).count();
         assert_eq!(dashes(&[of("a", 100.0), of("b", 100.0), of("c", 300.0)]), 2);
         assert_eq!(dashes(&[of("a", 100.0), of("b", 200.0), of("c", 300.0)]), 0);
+    }
+
+    #[test]
+    fn names_are_beside_their_lines_and_do_not_touch() {
+        let sheet = Sheet { title: "t", x_title: "x", y_title: "y", x: Scale::Log, y: Scale::Log };
+        let named = |name: &str, value| Series {
+            name: name.into(),
+            points: vec![point(1.0, one(1.0)), point(9.0, one(value))],
+        };
+        let series = [named("epoll", 100.0), named("uring", 100.5), named("blocking", 600.0)];
+        let svg = lines(&sheet, &series);
+        let place = |name: &str| {
+            let line = svg.lines().find(|line| line.ends_with(&format!(">{name}</text>"))).expect("a name");
+            let y = line.split("y=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("its place");
+            y.parse::<f64>().expect("a number")
+        };
+        let (epoll, uring, blocking) = (place("epoll"), place("uring"), place("blocking"));
+        assert!(epoll - uring >= NAME - 0.2 && uring - blocking >= NAME, "{epoll} {uring} {blocking}");
+        assert!(svg.contains(&format!("0 0 {WIDTH} {HEIGHT}")), "no legend: {svg}");
+        let long = lines(&sheet, &[named("a name that would leave no room to the lines", 2.0)]);
+        assert!(!long.contains(&format!("0 0 {WIDTH} {HEIGHT}")), "a legend: {long}");
+    }
+
+    #[test]
+    fn names_move_apart_no_further_than_they_must() {
+        assert_eq!(apart(&[10.0, 100.0], 20.0, 0.0, 200.0), [10.0, 100.0]);
+        assert_eq!(apart(&[50.0, 50.0, 150.0], 20.0, 0.0, 200.0), [40.0, 60.0, 150.0]);
+        assert_eq!(apart(&[0.0, 0.0], 20.0, 0.0, 200.0), [0.0, 20.0]);
+        assert_eq!(apart(&[195.0, 199.0], 20.0, 0.0, 200.0), [180.0, 200.0]);
+        assert!(apart(&[], 20.0, 0.0, 200.0).is_empty());
     }
 
     #[test]
