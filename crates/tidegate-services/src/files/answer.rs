@@ -20,24 +20,24 @@ use crate::http::head::{Persistence, ResponseForm};
 
 /// A response, before it has the form of a version of HTTP. That adds the date.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct FileResponse {
     /// Code and reason phrase.
     pub(super) line: &'static str,
-    pub(super) fields: Fields,
-    pub(super) body: Body,
+    pub(super) fields: ResponseFields,
+    pub(super) body: ResponseContent,
 }
 
 /// Names and values of header fields.
-pub(super) type Fields = Vec<(&'static str, Cow<'static, str>)>;
+pub(super) type ResponseFields = Vec<(&'static str, Cow<'static, str>)>;
 
 /// The content of a response.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum ResponseContent {
     Text(String),
     Parts(Transfer),
 }
 
-impl Reply {
+impl FileResponse {
     /// An error response. Its body states the reason.
     pub(super) fn refusal(fault: &RequestError) -> Self {
         let retry = (fault.status == Status::Unavailable).then_some(("Retry-After", "1"));
@@ -56,7 +56,7 @@ impl Reply {
     pub(super) fn redirect(resource: &Resource<'_>) -> Self {
         let location = format!("/{}/{}", escaped(resource.name()), resource.query);
         let fields = vec![("Location", location.into()), ("Content-Length", "0".into())];
-        Self { line: "301 Moved Permanently", fields, body: Body::Text(String::new()) }
+        Self { line: "301 Moved Permanently", fields, body: ResponseContent::Text(String::new()) }
     }
 
     fn text(
@@ -68,7 +68,7 @@ impl Reply {
         let length = text.len().to_string().into();
         let mut fields = vec![("Content-Type", content_type.into()), ("Content-Length", length)];
         fields.extend(more);
-        Self { line, fields, body: Body::Text(text) }
+        Self { line, fields, body: ResponseContent::Text(text) }
     }
 
     /// The response with a document. `Asked` has no range for HEAD (RFC 9110, section 14.2).
@@ -90,8 +90,8 @@ impl Reply {
     pub(super) fn write(self, form: ResponseForm, date: &str, out: &mut Outbox<'_>) -> Option<Transfer> {
         let mut head = self.head(date, form.connection);
         match self.body {
-            Body::Parts(transfer) if !form.head_only => return Some(transfer.behind(head.into())),
-            Body::Text(text) if !form.head_only => head.push_str(&text),
+            ResponseContent::Parts(transfer) if !form.head_only => return Some(transfer.behind(head.into())),
+            ResponseContent::Text(text) if !form.head_only => head.push_str(&text),
             _ => {}
         }
         out.share(head.into());
@@ -123,7 +123,7 @@ pub(super) fn answer(
             return None;
         }
     }
-    Reply::document(document, asked).write(form, &clock.date, out)
+    FileResponse::document(document, asked).write(form, &clock.date, out)
 }
 
 /// A complete response, if its content is in memory. That has only one copy of it.
@@ -161,25 +161,30 @@ struct Representation<'a> {
 }
 
 impl Representation<'_> {
-    fn reply(&self, asked: Asked<'_>) -> Reply {
+    fn reply(&self, asked: Asked<'_>) -> FileResponse {
         let variant = self.variant;
         let range = match verdict(asked, &variant.etag, variant.modified) {
             Preconditions::Proceed => asked.range,
             Preconditions::Whole => None,
             Preconditions::NotModified => {
                 let fields = self.validators().collect();
-                return Reply { line: "304 Not Modified", fields, body: Body::Text(String::new()) };
+                return FileResponse {
+                    line: "304 Not Modified",
+                    fields,
+                    body: ResponseContent::Text(String::new()),
+                };
             }
             Preconditions::Failed => {
                 let why = "the file has changed".into();
-                return Reply::refusal(&RequestError { status: Status::PreconditionFailed, why });
+                return FileResponse::refusal(&RequestError { status: Status::PreconditionFailed, why });
             }
         };
         match range.map_or(WantedRange::Whole, |range| wanted(range, variant.length)) {
             WantedRange::Whole => self.whole(),
             WantedRange::Nothing => {
                 let why = "the range is outside of the file".into();
-                let mut reply = Reply::refusal(&RequestError { status: Status::RangeNotSatisfiable, why });
+                let mut reply =
+                    FileResponse::refusal(&RequestError { status: Status::RangeNotSatisfiable, why });
                 reply.fields.push(("Content-Range", format!("bytes */{}", variant.length).into()));
                 reply
             }
@@ -190,23 +195,23 @@ impl Representation<'_> {
         }
     }
 
-    fn whole(&self) -> Reply {
+    fn whole(&self) -> FileResponse {
         let mut transfer = Transfer::new(&self.variant.content);
         transfer.push(Segment::Part(ByteRange { first: 0, bytes: self.variant.length }));
         let fields = self.fields(self.document.content_type.clone(), self.variant.length);
-        Reply { line: "200 OK", fields, body: Body::Parts(transfer) }
+        FileResponse { line: "200 OK", fields, body: ResponseContent::Parts(transfer) }
     }
 
-    fn part(&self, part: ByteRange) -> Reply {
+    fn part(&self, part: ByteRange) -> FileResponse {
         let mut transfer = Transfer::new(&self.variant.content);
         transfer.push(Segment::Part(part));
         let mut fields = self.fields(self.document.content_type.clone(), part.bytes);
         fields.insert(2, ("Content-Range", part.said(self.variant.length).into()));
-        Reply { line: "206 Partial Content", fields, body: Body::Parts(transfer) }
+        FileResponse { line: "206 Partial Content", fields, body: ResponseContent::Parts(transfer) }
     }
 
     /// `multipart/byteranges` (RFC 9110, section 14.6).
-    fn multipart(&self, parts: &[ByteRange]) -> Reply {
+    fn multipart(&self, parts: &[ByteRange]) -> FileResponse {
         let boundary = format!("tidegate-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
         let content_type = &self.document.content_type;
         let mut transfer = Transfer::new(&self.variant.content);
@@ -228,10 +233,10 @@ impl Representation<'_> {
         length += before.len() as u64;
         transfer.push(Segment::Bytes(before.into()));
         let fields = self.fields(format!("multipart/byteranges; boundary={boundary}"), length);
-        Reply { line: "206 Partial Content", fields, body: Body::Parts(transfer) }
+        FileResponse { line: "206 Partial Content", fields, body: ResponseContent::Parts(transfer) }
     }
 
-    fn fields(&self, content_type: String, length: u64) -> Fields {
+    fn fields(&self, content_type: String, length: u64) -> ResponseFields {
         let mut fields =
             vec![("Content-Type", content_type.into()), ("Content-Length", length.to_string().into())];
         fields.extend(self.variant.coding.map(|coding| ("Content-Encoding", coding.name().into())));

@@ -16,7 +16,7 @@ use tidegate::system::file::read_cached;
 use tidegate::{FileRange, Service};
 use tidegate_async::{OffloadFailed, Spawner};
 
-use super::answer::{self, Reply};
+use super::answer::{FileResponse, ResponseContent};
 use super::conditions::{Asked, matters};
 use super::path::resource;
 use super::session::{FileAccess, SharedFiles};
@@ -47,7 +47,7 @@ impl AsyncResponder for Http2Files {
     async fn answer(&self, request: &Parts) -> Response<FileBody> {
         let head_only = request.method == hyper::Method::HEAD;
         if let Some(fault) = self.access.refusal() {
-            let mut response = self.response(Reply::refusal(&fault), head_only);
+            let mut response = self.response(FileResponse::refusal(&fault), head_only);
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close")); // HTTP/2 has no such field
             return response;
         }
@@ -57,36 +57,36 @@ impl AsyncResponder for Http2Files {
 }
 
 impl Http2Files {
-    async fn reply(&self, request: &Parts, method: Method) -> Reply {
+    async fn reply(&self, request: &Parts, method: Method) -> FileResponse {
         let target = request.uri.path_and_query().map_or("/", |target| target.as_str());
         let resource = match resource(target) {
             Ok(resource) => resource,
-            Err(fault) => return Reply::refusal(&fault),
+            Err(fault) => return FileResponse::refusal(&fault),
         };
         let fields: Vec<_> = fields(&request.headers).collect();
         let asked = Asked::of(&fields, method);
         let now = Instant::now();
         if let Some((document, _)) = self.access.cache().get(&resource.key, now) {
-            return Reply::document(document, asked);
+            return FileResponse::document(document, asked);
         }
         let found = match self.access.find(&resource.key) {
             Ok(found) => found,
             Err(_) => match self.spawner.offload(self.access.lookup(&resource.key)).await {
                 Ok(Ok(found)) => found,
-                Ok(Err(_)) => return Reply::refusal(&FileAccess::lookup_failed()),
-                Err(OffloadFailed) => return Reply::refusal(&FileAccess::not_queued()),
+                Ok(Err(_)) => return FileResponse::refusal(&FileAccess::lookup_failed()),
+                Err(OffloadFailed) => return FileResponse::refusal(&FileAccess::not_queued()),
             },
         };
         let responded =
-            self.access.respond(&resource, found, now, |document, _| Reply::document(document, asked));
+            self.access.respond(&resource, found, now, |document, _| FileResponse::document(document, asked));
         responded.unwrap_or_else(|reply| reply)
     }
 
-    fn response(&self, reply: Reply, head_only: bool) -> Response<FileBody> {
+    fn response(&self, reply: FileResponse, head_only: bool) -> Response<FileBody> {
         let body = match reply.body {
             _ if head_only => FileBody::from(Bytes::new()),
-            answer::Body::Text(text) => FileBody::from(Bytes::from(text)),
-            answer::Body::Parts(transfer) => FileBody::new(transfer, self.spawner.clone()),
+            ResponseContent::Text(text) => FileBody::from(Bytes::from(text)),
+            ResponseContent::Parts(transfer) => FileBody::new(transfer, self.spawner.clone()),
         };
         let fields = reply.fields.iter().map(|(name, value)| (*name, value.as_ref()));
         http2::response(reply.line, fields, body)
@@ -105,12 +105,12 @@ pub(super) struct FileBody {
     /// What is left to hand to hyper.
     left: u64,
     /// A part that is not in memory, and the job that reads it.
-    reading: Option<(FileRange, Job)>,
+    reading: Option<(FileRange, ReadJob)>,
     /// `None` for bytes in memory.
     spawner: Option<Spawner>,
 }
 
-type Job = Pin<Box<dyn Future<Output = Result<io::Result<Bytes>, OffloadFailed>> + Send>>;
+type ReadJob = Pin<Box<dyn Future<Output = Result<io::Result<Bytes>, OffloadFailed>> + Send>>;
 
 impl FileBody {
     fn new(transfer: Transfer, spawner: Spawner) -> Self {

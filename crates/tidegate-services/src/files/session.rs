@@ -8,7 +8,7 @@ use std::time::Instant;
 use tidegate::system::file::Blocking;
 use tidegate::{Mail, Outbox};
 
-use super::answer::{Reply, answer};
+use super::answer::{FileResponse, answer};
 use super::cache::{DocumentCache, HttpDate};
 use super::conditions::{Asked, matters};
 use super::path::{Resource, resource};
@@ -104,7 +104,7 @@ impl FileAccess {
         found: Found,
         now: Instant,
         with_document: impl FnOnce(&mut Document, &HttpDate) -> T,
-    ) -> Result<T, Reply> {
+    ) -> Result<T, FileResponse> {
         let mut cache = self.cache();
         cache.clock.tick(now);
         match found {
@@ -112,11 +112,11 @@ impl FileAccess {
                 Ok((document, clock)) => with_document(document, clock),
                 Err(mut alone) => with_document(&mut alone, &cache.clock),
             }),
-            Found::Page(page) => Err(Reply::listing(page)),
-            Found::Folder => Err(Reply::redirect(resource)),
+            Found::Page(page) => Err(FileResponse::listing(page)),
+            Found::Folder => Err(FileResponse::redirect(resource)),
             Found::Refused(fault) => {
                 cache.forget(&resource.key);
-                Err(Reply::refusal(&fault))
+                Err(FileResponse::refusal(&fault))
             }
         }
     }
@@ -185,7 +185,7 @@ impl FileResponder {
         answered
     }
 
-    fn write(&mut self, reply: Reply, form: ResponseForm, out: &mut Outbox<'_>) -> Answered {
+    fn write(&mut self, reply: FileResponse, form: ResponseForm, out: &mut Outbox<'_>) -> Answered {
         let date = {
             let mut cache = self.access.cache();
             cache.clock.tick(out.now());
@@ -199,7 +199,7 @@ impl FileResponder {
     #[cold]
     fn look(&mut self, key: &str, request: &Request<'_>, out: &mut Outbox<'_>) -> Answered {
         if out.offload(self.access.lookup(key)).is_err() {
-            return self.write(Reply::refusal(&FileAccess::not_queued()), request.form, out);
+            return self.write(FileResponse::refusal(&FileAccess::not_queued()), request.form, out);
         }
         self.work = Some(Box::new(Work::Looking(Wanted::of(request))));
         Answered::UnderWay
@@ -238,7 +238,7 @@ impl Responder for FileResponder {
         }
         let resource = match resource(request.spoken.target) {
             Ok(resource) => resource,
-            Err(fault) => return self.write(Reply::refusal(&fault), request.form, out),
+            Err(fault) => return self.write(FileResponse::refusal(&fault), request.form, out),
         };
         let known = {
             let mut cache = self.access.cache();
@@ -258,7 +258,7 @@ impl Responder for FileResponder {
 
     #[cold]
     fn refuse(&mut self, fault: &RequestError, form: ResponseForm, out: &mut Outbox<'_>) {
-        self.write(Reply::refusal(fault), form, out); // complete: it is text
+        self.write(FileResponse::refusal(fault), form, out); // complete: it is text
     }
 
     fn go_on(&mut self, out: &mut Outbox<'_>) -> Answered {
