@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tidegate_load::cpu_time::{cpu_s, family_ids, in_proc};
 
 use crate::LabError;
 use crate::kernel_memory::{self, Sockets};
@@ -137,8 +138,8 @@ impl ServerUsage {
 /// The most resident memory that a process and those it started had at any time, in bytes; `None` where it cannot be
 /// asked.
 pub(crate) fn peak_bytes(pid: u32) -> Option<u64> {
-    let of = |member: &Kin| field(&in_proc(member.pid, "status")?, "VmHWM:");
-    let kib: Vec<u64> = family(pid).iter().filter_map(of).collect();
+    let of = |member| field(&in_proc(member, "status")?, "VmHWM:");
+    let kib: Vec<u64> = family_ids(pid).into_iter().filter_map(of).collect();
     (!kib.is_empty()).then(|| kib.iter().sum::<u64>() * 1024)
 }
 
@@ -147,77 +148,8 @@ pub(crate) fn read_from_disk(pid: u32) -> Option<u64> {
     field(&in_proc(pid, "io")?, "read_bytes:")
 }
 
-/// A file of a process below `/proc`.
-fn in_proc(pid: u32, file: &str) -> Option<String> {
-    std::fs::read_to_string(tidegate_os::process::proc_folder(pid)?.join(file)).ok()
-}
-
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
-}
-
-/// Processor time so far, in seconds, of a process, of those it has started and of the other members of its group; 0 if
-/// all are gone.
-///
-/// Those alive are counted to the nanosecond (`clock_getcpuclockid(3)`); those that ended and were waited for, to the
-/// tick.
-#[must_use]
-pub fn cpu_s(pid: u32) -> f64 {
-    let per_s = tidegate_os::process::clock_ticks_per_s() as f64;
-    let of = |member: &Kin| {
-        let alive = tidegate_os::process::cpu_time(member.pid).map_or(0.0, |time| time.as_secs_f64());
-        alive + member.ended_ticks as f64 / per_s
-    };
-    let known = family(pid);
-    if known.is_empty() {
-        let time = |pid: &u32| tidegate_os::process::cpu_time(*pid).map_or(0.0, |time| time.as_secs_f64());
-        return tidegate_os::process::family(pid).iter().map(time).sum(); // a system without `/proc`
-    }
-    known.iter().map(of).sum()
-}
-
-/// A process as `/proc/PID/stat` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kin {
-    pid: u32,
-    parent: u32,
-    group: u32,
-    /// Processor time of its children that ended and were waited for.
-    ended_ticks: u64,
-}
-
-/// A process, what it has started, and its group if it leads one; none where systems do not tell.
-pub(crate) fn family_ids(pid: u32) -> Vec<u32> {
-    family(pid).iter().map(|member| member.pid).collect()
-}
-
-fn family(pid: u32) -> Vec<Kin> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let all: Vec<Kin> = pids.filter_map(|pid| kin(pid, &in_proc(pid, "stat")?)).collect();
-    family_of(pid, &all)
-}
-
-fn family_of(pid: u32, all: &[Kin]) -> Vec<Kin> {
-    let mut found: Vec<Kin> = all.iter().copied().filter(|k| k.pid == pid || k.group == pid).collect();
-    let mut looked_at = 0;
-    while let Some(&Kin { pid: parent, .. }) = found.get(looked_at) {
-        looked_at += 1;
-        for &child in all.iter().filter(|k| k.parent == parent) {
-            if !found.contains(&child) {
-                found.push(child);
-            }
-        }
-    }
-    found
-}
-
-/// The second field of a `stat` line is a name in parentheses that may hold anything.
-fn kin(pid: u32, stat: &str) -> Option<Kin> {
-    let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(1);
-    let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    let ended_ticks = fields.skip(10).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
-    Some(Kin { pid, parent, group, ended_ticks })
 }
 
 #[cfg(test)]
@@ -225,20 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proc_files_are_read_by_name_and_place() {
-        let stat = "77 (a) b (c)) S 1 77 77 0 -1 4194560 100 0 0 0 250 50 3 4 20 0 5 0 100 1000 200";
-        assert_eq!(kin(77, stat), Some(Kin { pid: 77, parent: 1, group: 77, ended_ticks: 7 }));
-        assert_eq!(kin(77, ""), None);
+    fn proc_files_are_read_by_name() {
         assert_eq!(field("Rss:  9 kB\nAnonymous:   1234 kB\n", "Anonymous:"), Some(1234));
-    }
-
-    #[test]
-    fn a_family_is_the_process_its_descendants_and_its_group() {
-        let all = [(10, 1, 10), (11, 10, 10), (12, 11, 12), (13, 1, 10), (14, 1, 14)]
-            .map(|(pid, parent, group)| Kin { pid, parent, group, ended_ticks: 0 });
-        let mut pids: Vec<u32> = family_of(10, &all).iter().map(|k| k.pid).collect();
-        pids.sort_unstable();
-        assert_eq!(pids, [10, 11, 12, 13]);
-        assert!(cpu_s(std::process::id()) > 0.0);
     }
 }

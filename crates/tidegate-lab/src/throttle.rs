@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use tidegate::system::pin_to_cpus;
+use tidegate_load::cpu_time::family_ids;
 use tidegate_os::process::is_there;
 
 use crate::Bench;
 use crate::process::{self, start_thread};
-use crate::sample::family_ids;
 
 /// The period of a quota, in µs. A quota is at least 1,000 µs.
 const PERIOD_US: f64 = 10_000.0;

@@ -12,7 +12,7 @@
 //! | `pacer` | open loop: the schedule and its distribution over connections |
 //! | `part` | one of several parts of a load |
 //! | `recorder`, `measurement` | aggregation of counters, each second and at the end |
-//! | [`verdict`], `procs` | which side was the limit |
+//! | [`verdict`], `procs`, [`cpu_time`] | which side was the limit; what a process used |
 //! | [`text`] | numbers in sentences |
 //! | [`histogram`], `merge` | distributions as text; several results as one |
 //! | `echo`, `http` | the sessions |
@@ -26,6 +26,7 @@
 pub mod assessment;
 pub mod attack;
 pub mod chat;
+pub mod cpu_time;
 mod echo;
 pub mod histogram;
 mod http;

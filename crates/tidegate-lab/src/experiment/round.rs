@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use tidegate::Model;
 use tidegate_load::Report;
 use tidegate_load::assessment::assess;
+use tidegate_load::cpu_time::cpu_s;
 use tidegate_load::verdict::{Evidence, Share, Verdict, Warning};
 
 use super::generator::Generator;
 use super::{LeftOut, LoadResultFile, interleave};
 use crate::process::{Process, shown};
-use crate::sample::{cpu_s, peak_bytes};
+use crate::sample::peak_bytes;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tidegate::{DatagramPath, Model};
+use tidegate_load::cpu_time::cpu_s;
 use tidegate_load::verdict::Verdict;
 
 use super::round::assessed;
 use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, interleave, separated, why_not};
 use crate::process::{Process, cpus, shown};
-use crate::sample::cpu_s;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 
