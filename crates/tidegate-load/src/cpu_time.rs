@@ -8,17 +8,46 @@
 /// tick.
 #[must_use]
 pub fn cpu_s(pid: u32) -> f64 {
-    let per_s = tidegate_os::process::clock_ticks_per_s() as f64;
-    let of = |member: &Kin| {
-        let alive = tidegate_os::process::cpu_time(member.pid).map_or(0.0, |time| time.as_secs_f64());
-        alive + member.ended_ticks as f64 / per_s
-    };
-    let known = family(pid);
-    if known.is_empty() {
-        let time = |pid: &u32| tidegate_os::process::cpu_time(*pid).map_or(0.0, |time| time.as_secs_f64());
-        return tidegate_os::process::family(pid).iter().map(time).sum(); // a system without `/proc`
+    members(pid).into_iter().map(spent_s).sum()
+}
+
+/// Processor time from one moment to another, of the same processes.
+#[derive(Debug)]
+pub struct CpuTime {
+    pid: u32,
+    members: Vec<u32>,
+    before_s: f64,
+}
+
+impl CpuTime {
+    /// From now on, of process `pid`.
+    #[must_use]
+    pub fn of(pid: u32) -> Self {
+        let members = members(pid);
+        let before_s = members.iter().copied().map(spent_s).sum();
+        Self { pid, members, before_s }
     }
-    known.iter().map(of).sum()
+
+    /// Until now, in seconds.
+    #[must_use]
+    pub fn used_s(&self) -> f64 {
+        // Those that are known are looked at first: to look for others takes a while, in which they go on.
+        let known: f64 = self.members.iter().copied().map(spent_s).sum();
+        let new = members(self.pid).into_iter().filter(|member| !self.members.contains(member));
+        (known + new.map(spent_s).sum::<f64>() - self.before_s).max(0.0)
+    }
+}
+
+fn members(pid: u32) -> Vec<u32> {
+    let known = family_ids(pid);
+    if known.is_empty() { tidegate_os::process::family(pid) } else { known } // a system without `/proc`
+}
+
+/// Of a process, and of its children that ended and were waited for.
+fn spent_s(pid: u32) -> f64 {
+    let alive = tidegate_os::process::cpu_time(pid).map_or(0.0, |time| time.as_secs_f64());
+    let ended = in_proc(pid, "stat").and_then(|stat| kin(pid, &stat)).map_or(0, |kin| kin.ended_ticks);
+    alive + ended as f64 / tidegate_os::process::clock_ticks_per_s() as f64
 }
 
 /// A process as `/proc/PID/stat` shows it.

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::cpu_time::CpuTime;
 use crate::plan::Amount;
 use crate::procs::{Sample, Share, sample};
-use crate::run_state::RunState;
+use crate::run_state::{RunState, Stage};
 
 /// The measuring window.
 pub(crate) struct Measurement {
@@ -15,6 +16,9 @@ pub(crate) struct Measurement {
     /// The busiest threads of generator and server, once it is closed.
     pub(crate) generator: Option<Share>,
     pub(crate) server: Option<Share>,
+    /// Processor time of the server's processes in it, in seconds, once it is closed.
+    pub(crate) server_cpu_s: Option<f64>,
+    server_time: Option<CpuTime>,
     samples: (Sample, Option<Sample>),
     /// Those of the last sample, and its time.
     last: (Sample, Option<Sample>, Instant),
@@ -27,9 +31,24 @@ impl Measurement {
     pub(crate) fn open(server_pid: Option<u32>) -> Self {
         let samples = (sample(None), server_pid.map(|pid| sample(Some(pid))));
         let cpu_s = processor_time_s();
+        let server_time = server_pid.map(CpuTime::of);
         let begun = Instant::now();
-        let last = (Sample::default(), None, begun);
-        Self { begun, length: Duration::ZERO, cpu_s, generator: None, server: None, samples, last }
+        Self {
+            begun,
+            length: Duration::ZERO,
+            cpu_s,
+            generator: None,
+            server: None,
+            server_cpu_s: None,
+            server_time,
+            samples,
+            last: (Sample::default(), None, begun),
+        }
+    }
+
+    /// Has what the server used since the end of the window count, too: in an open loop the answers do.
+    pub(crate) fn include_late_answers(&mut self) {
+        self.server_cpu_s = self.server_time.as_ref().map(CpuTime::used_s);
     }
 
     /// The busiest threads since the last sample, and since the window began.
@@ -51,9 +70,12 @@ impl Measurement {
         (second, whole)
     }
 
-    /// Ends it now, or with the last response for a fixed number of requests; with the schedule, if there is one.
+    /// Ends it now, or with the last response for a fixed number of requests; with the schedule, if there is one. What
+    /// is answered from now on does not count, nor does what the server uses for it.
     pub(crate) fn close(&mut self, run_state: &RunState) {
         let now = Instant::now();
+        run_state.set_stage(Stage::Draining);
+        self.server_cpu_s = self.server_time.as_ref().map(CpuTime::used_s);
         if let Some(pacer) = run_state.pacer.as_ref().filter(|_| run_state.is_interrupted()) {
             pacer.cut(now);
         }

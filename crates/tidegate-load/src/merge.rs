@@ -147,6 +147,8 @@ fn add_counts(sum: &mut Report, r: &Report) {
     sum.sent_bytes_per_s += r.sent_bytes_per_s;
     sum.received_bytes_per_s += r.received_bytes_per_s;
     sum.cpu_user_s += r.cpu_user_s;
+    // Each has seen the same server.
+    sum.server_cpu_s = [sum.server_cpu_s, r.server_cpu_s].into_iter().flatten().reduce(f64::max);
     sum.cpu_system_s += r.cpu_system_s;
     sum.first_error = sum.first_error.take().or_else(|| r.first_error.clone());
 }

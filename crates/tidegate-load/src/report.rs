@@ -151,6 +151,10 @@ pub struct Report {
     pub cpu_user_s: f64,
     /// CPU time of the generator in the kernel during the window, in seconds.
     pub cpu_system_s: f64,
+    /// CPU time, user and kernel, of the server's process and of those it started, in seconds: during the window, and
+    /// in an open loop until the last answer. None without `server_pid`.
+    #[serde(default)]
+    pub server_cpu_s: Option<f64>,
     /// The first error.
     pub first_error: Option<String>,
     /// The run was interrupted; everything covers the part that was measured.

@@ -230,8 +230,10 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         window.close(run_state);
         let interrupted = run_state.is_interrupted();
         let evidence = self.evidence((window.generator, window.server), &recorder);
-        run_state.set_stage(Stage::Draining);
         self.wait_for_answers();
+        if run_state.pacer.is_some() {
+            window.include_late_answers();
+        }
         if let Some(second) = recorder.collect(run_state, Instant::now()) {
             let second = second.clone();
             let status = self.status(&mut window, &recorder);
@@ -240,6 +242,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         let mut report = self.figures(window.length);
         report.server_gone_after_s = self.server_gone_after.map(|after| after.as_secs_f64());
         (report.cpu_user_s, report.cpu_system_s) = window.cpu_s;
+        report.server_cpu_s = window.server_cpu_s;
         recorder.enter(run_state, &mut report);
         report.interrupted = interrupted;
         report.connect_s = connect_s;

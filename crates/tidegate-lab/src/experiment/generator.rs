@@ -69,6 +69,11 @@ impl<'a> Generator<'a> {
         Ok(())
     }
 
+    /// Whether agents of other hosts carry the loads.
+    pub(super) fn is_led(&self) -> bool {
+        self.agents.is_some()
+    }
+
     /// Whether the memory of the load's side is that of this machine.
     pub(super) fn is_here(&self) -> bool {
         self.agents.is_none_or(|agents| agents.server.is_loopback())

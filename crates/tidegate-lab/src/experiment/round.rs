@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::Model;
 use tidegate_load::Report;
 use tidegate_load::assessment::assess;
-use tidegate_load::cpu_time::cpu_s;
+use tidegate_load::cpu_time::CpuTime;
 use tidegate_load::verdict::{Evidence, Share, Verdict, Warning};
 
 use super::generator::Generator;
@@ -256,7 +256,9 @@ pub(crate) fn load(
     Ok(Round::of(generator.bench, &report, used))
 }
 
-/// What the load saw, and the processor seconds that the server used meanwhile.
+/// What the load saw, and the processor seconds that the server used for it. The load itself looks at the server when
+/// its window begins and ends: connections that are opened before, and answers that come later, do not count, and cost
+/// nothing. Agents of other hosts cannot, so the server is looked at here, when they say so.
 fn carried(
     generator: Generator<'_>,
     url: &str,
@@ -269,11 +271,11 @@ fn carried(
     args.extend(options.iter().map(ToString::to_string));
     args.extend(generator.options(&["--server-pid", &pid.to_string()]));
     args.extend(["--json".into(), file.path(), "--tolerate-failures".into()]);
+    args.extend(generator.is_led().then(|| "--phases".into()));
     let name = shown(&args);
-    let before = cpu_s(pid);
     let mut process = Process::start(bench, &args)?;
+    let seen_here = generator.is_led().then(|| used_in_window(&mut process, pid));
     let good = process.wait(LONGEST)?;
-    let used = cpu_s(pid) - before;
     let report = match file.read(&name) {
         Err(_) if !good => return Err(process.failure("ended without a result".into())),
         report => report?,
@@ -285,7 +287,19 @@ fn carried(
             None => LabError::NoAnswer { what: name },
         });
     }
+    let used = match seen_here {
+        Some(used) => used?,
+        None => report.server_cpu_s.unwrap_or_default(),
+    };
     Ok((report, used))
+}
+
+/// What the server `pid` uses in the window of a load that says when that begins and ends.
+fn used_in_window(load: &mut Process, pid: u32) -> Result<f64, LabError> {
+    load.wait_for_line("phase measuring", LONGEST)?;
+    let time = CpuTime::of(pid);
+    load.wait_for_line("phase done", LONGEST)?;
+    Ok(time.used_s())
 }
 
 #[cfg(test)]
