@@ -167,6 +167,10 @@ impl Experiment for ConcurrencySummary {
         self.0.step_time()
     }
 
+    fn facts(&self) -> Facts {
+        self.0.facts()
+    }
+
     fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
         results.answer = Some(concurrency::run(bench, &self.0, progress));
     }

@@ -66,7 +66,10 @@ fn a_run_is_saved_with_all_that_it_takes_to_compare_it() {
     assert!(run["command"].as_array().unwrap().contains(&"concurrency".into()));
     assert_eq!(run["build"]["version"], env!("CARGO_PKG_VERSION"));
     assert!(run["machine"]["system"].as_str().unwrap().contains(' '));
-    assert_eq!(run["settings"]["concurrency: length of a round"], "200 requests");
+    assert_eq!(
+        run["settings"]["concurrency, a connection for each request: length of a round"],
+        "200 requests"
+    );
     let rows = run["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 2);
     for row in rows {
@@ -120,7 +123,7 @@ fn other_circumstances_are_warned_of() {
     let a = saved(folder.path(), "1");
     let b = edited(&a, &folder.path().join("b"), |run| {
         run["machine"]["system"] = "Linux 2.4".into();
-        run["settings"]["concurrency: length of a round"] = "7".into();
+        run["settings"]["concurrency, a connection for each request: length of a round"] = "7".into();
         run["rows"].as_array_mut().unwrap().remove(0);
     });
     let comparison = json(&compare(&a, &b, &["--json", "-"]));

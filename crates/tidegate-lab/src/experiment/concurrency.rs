@@ -38,15 +38,17 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The settings that a saved run records, because they change the figures.
+    /// The settings that a saved run records, because they change the figures: of rows with kept connections apart from
+    /// those of the others, because a run may have both.
     #[must_use]
     pub fn facts(&self) -> Facts {
-        let kept = if self.keep_alive { "kept" } else { "one for each request" };
-        let facts = [("length of a round", self.length.to_string()), ("connections", kept.into())];
+        let facts = [("length of a round", self.length.to_string())];
         let agents = self.agents.as_ref().map(|agents| ("agents", agents.count.to_string()));
         let program = self.program.as_ref().map(|program| ("program", program.to_string()));
         let page = (self.page_bytes != PAGE_BYTES).then(|| ("page", format!("{} bytes", self.page_bytes)));
-        facts.into_iter().chain(agents).chain(program).chain(page).map(into_fact).collect()
+        let kept = if self.keep_alive { "connections kept" } else { "a connection for each request" };
+        let facts = facts.into_iter().chain(agents).chain(program).chain(page);
+        facts.map(|(name, value)| (format!("concurrency, {kept}: {name}"), value)).collect()
     }
 
     /// Rounds of each model and point, the calibration included.
@@ -54,10 +56,6 @@ impl Settings {
     pub fn rounds(&self) -> usize {
         self.points.len() * (self.repeats + usize::from(self.agents.is_none()))
     }
-}
-
-fn into_fact((name, value): (&str, String)) -> (String, String) {
-    (format!("concurrency: {name}"), value)
 }
 
 /// One model at one concurrency.
@@ -158,18 +156,17 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             level.round(share, model, settings.length.trial())
         });
         let load = format!("at {concurrency}");
-        let rows = round::of_models(&models, settings.repeats, &load, &mut table.failed, |model| {
+        let name = |model: &Model| format!("{model} {load}");
+        let rounds = share.in_turns(&models, settings.repeats, &mut table.failed, name, |share, &model| {
             progress(&format!("{model}, {concurrency} at once"));
-            share.fitted(|round| round, |share| level.round(share, model, settings.length))
+            level.round(share, model, settings.length)
         });
         let share = share.value();
-        let point = |(model, figures): (Model, Figures)| Point {
-            model: model.to_string(),
-            concurrency,
-            share,
-            figures,
+        let point = |(model, rounds): (&Model, Vec<Option<Round>>)| {
+            let figures = Figures::of(&rounds.into_iter().flatten().collect::<Vec<_>>())?;
+            Some(Point { model: model.to_string(), concurrency, share, figures })
         };
-        table.points.extend(rows.into_iter().map(point));
+        table.points.extend(models.iter().zip(rounds).filter_map(point));
     }
     table.points.sort_by_key(|p| (position(&p.model), p.concurrency));
     table

@@ -8,7 +8,7 @@ use tidegate::policy::{Effect, Limited, Policy};
 use super::generator::Generator;
 use super::round::{self, Figures, Length, Round, RoundLoad};
 use super::share::CpuShare;
-use super::{LeftOut, ServerProcess, affordable, interleave, missing, position};
+use super::{LeftOut, ServerProcess, affordable, missing, position};
 use crate::run::Facts;
 use crate::{Bench, LabError};
 
@@ -125,13 +125,13 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     let name = |(model, reused): &(Model, bool)| {
         format!("{model}, sockets {}", if *reused { "reused" } else { "closed" })
     };
-    let rounds = interleave(&subjects, settings.repeats, &mut table.failed, name, |subject| {
+    let rounds = share.in_turns(&subjects, settings.repeats, &mut table.failed, name, |share, subject| {
         progress(&name(subject));
-        share.fitted(|round| round, |share| measure(bench, *subject, requests, share))
+        measure(bench, *subject, requests, share)
     });
     let share = share.value();
-    let row = |((model, reused), rounds): (&(Model, bool), Vec<Round>)| {
-        let figures = Figures::of(&rounds)?;
+    let row = |((model, reused), rounds): (&(Model, bool), Vec<Option<Round>>)| {
+        let figures = Figures::of(&rounds.into_iter().flatten().collect::<Vec<_>>())?;
         Some(Row { model: model.to_string(), reused: *reused, share, figures })
     };
     table.rows = subjects.iter().zip(rounds).filter_map(row).collect();

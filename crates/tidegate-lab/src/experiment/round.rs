@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tidegate::Model;
 use tidegate_load::Report;
 use tidegate_load::assessment::assess;
 use tidegate_load::cpu_time::CpuTime;
 use tidegate_load::verdict::{Evidence, Share, Verdict, Warning};
 
+use super::LoadResultFile;
 use super::generator::Generator;
-use super::{LeftOut, LoadResultFile, interleave};
 use crate::process::{Process, shown};
 use crate::sample::peak_bytes;
 use crate::spread::Spread;
@@ -152,20 +151,6 @@ impl Figures {
             verdicts: rounds.iter().map(|r| r.verdict.clone()).collect(),
         })
     }
-}
-
-/// The figures of these models at `load`, of `repeats` rounds each; within each repeat the models alternate. A model
-/// without a good round is omitted.
-pub(super) fn of_models(
-    models: &[Model],
-    repeats: usize,
-    load: &str,
-    failed: &mut Vec<LeftOut>,
-    mut measure: impl FnMut(Model) -> Result<Round, LabError>,
-) -> Vec<(Model, Figures)> {
-    let name = |model: &Model| format!("{model} {load}");
-    let rounds = interleave(models, repeats, failed, name, |&model| measure(model));
-    models.iter().zip(rounds).filter_map(|(&model, rounds)| Some((model, Figures::of(&rounds)?))).collect()
 }
 
 /// When a round ends.

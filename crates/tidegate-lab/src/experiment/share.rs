@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use tidegate_load::verdict::LimitedBy;
 
+use super::LeftOut;
 use super::generator::Agents;
 use super::round::Round;
 use crate::throttle::Throttle;
@@ -52,7 +53,7 @@ impl CpuShare {
     }
 
     fn set(&mut self, share: f64) {
-        self.value = self.throttle.as_mut().map_or(1.0, |throttle| throttle.set(share));
+        self.value = self.throttle.as_mut().map_or(share, |throttle| throttle.set(share));
     }
 
     /// Puts a running server under the limit.
@@ -78,6 +79,42 @@ impl CpuShare {
         let rounds = subjects.iter().filter_map(|subject| trial(self, subject).ok());
         let least = rounds.map(|round| share_for(&round)).fold(1.0, f64::min);
         self.set(least);
+    }
+
+    /// So many rounds of each subject, `None` where one failed. Within a turn all have the same share, because it has an
+    /// effect on what a request costs: when it shrinks, the rounds of the turn so far are measured again. Turns go there
+    /// and back, so that a slow moment of the machine affects all alike.
+    pub(super) fn in_turns<S>(
+        &mut self,
+        subjects: &[S],
+        repeats: usize,
+        failed: &mut Vec<LeftOut>,
+        name: impl Fn(&S) -> String,
+        mut measure: impl FnMut(&Self, &S) -> Result<Round, LabError>,
+    ) -> Vec<Vec<Option<Round>>> {
+        let mut results: Vec<Vec<Option<Round>>> = subjects.iter().map(|_| Vec::new()).collect();
+        for repeat in 0..repeats {
+            let mut order: Vec<usize> = (0..subjects.len()).collect();
+            if repeat % 2 == 1 {
+                order.reverse();
+            }
+            let mut turn: Vec<Option<(f64, Result<Round, LabError>)>> =
+                subjects.iter().map(|_| None).collect();
+            // It only shrinks.
+            let is_due = |share: f64, one: &Option<(f64, _)>| one.as_ref().is_none_or(|one| one.0 > share);
+            while let Some(&at) = order.iter().find(|&&at| is_due(self.value, &turn[at])) {
+                let round = self.fitted(|round| round, |share| measure(share, &subjects[at]));
+                turn[at] = Some((self.value, round));
+            }
+            for ((subject, results), one) in subjects.iter().zip(&mut results).zip(turn) {
+                let round = one.map(|(_, round)| round);
+                if let Some(Err(e)) = &round {
+                    failed.push(LeftOut { model: name(subject), why: e.to_string() });
+                }
+                results.push(round.and_then(Result::ok));
+            }
+        }
+        results
     }
 
     /// A result whose limit is the server, if a smaller share can bring that about.
@@ -153,6 +190,35 @@ mod tests {
     #[test]
     fn the_rate_of_a_whole_processor_follows_from_the_cost() {
         assert!((round(1.0, 20.0).per_processor_s - 50_000.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn within_a_turn_all_have_the_same_share() {
+        let mut share = CpuShare { throttle: None, value: 1.0, can_shrink: true };
+        let shares = std::cell::RefCell::new(Vec::new());
+        let mut failed = Vec::new();
+        // The second subject needs less, and the third fails.
+        let rounds = share.in_turns(
+            &[0, 1, 2],
+            2,
+            &mut failed,
+            |at| at.to_string(),
+            |share, &at| {
+                shares.borrow_mut().push((at, share.value()));
+                match at {
+                    2 => Err(LabError::NoAnswer { what: "the third".into() }),
+                    1 if share.value() > 0.9 => Ok(limited_by(LimitedBy::Generator)),
+                    _ => Ok(limited_by(LimitedBy::Server)),
+                }
+            },
+        );
+        let (shares, less) = (shares.into_inner(), share.value());
+        assert!(less < 0.9);
+        // The first turn: the second one shrinks it, and the first is measured again. The second turn goes back.
+        let expected = [(0, 1.0), (1, 1.0), (1, less), (0, less), (2, less), (2, less), (1, less), (0, less)];
+        assert_eq!(shares, expected);
+        assert_eq!(rounds.iter().map(|one| one.iter().flatten().count()).collect::<Vec<_>>(), [2, 2, 0]);
+        assert_eq!(failed.len(), 2);
     }
 
     #[test]

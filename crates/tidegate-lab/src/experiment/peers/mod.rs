@@ -155,18 +155,11 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             progress(&format!("{}, {}: calibration", one.name(), case.words()));
             measure(bench, share, one, case, (settings.requests / CALIBRATION).max(1))
         });
-        let mut rounds: Vec<Vec<Option<Round>>> = all.iter().map(|_| Vec::new()).collect();
-        for _ in 0..settings.repeats {
-            for (one, rounds) in all.iter().zip(&mut rounds) {
-                progress(&format!("{}, {}", one.name(), case.words()));
-                let count = settings.requests;
-                let round = share.fitted(|round| round, |share| measure(bench, share, one, case, count));
-                if let Err(e) = &round {
-                    table.failed.push(LeftOut { model: one.name(), why: e.to_string() });
-                }
-                rounds.push(round.ok());
-            }
-        }
+        let failed = &mut table.failed;
+        let rounds = share.in_turns(&all, settings.repeats, failed, Contestant::name, |share, one| {
+            progress(&format!("{}, {}", one.name(), case.words()));
+            measure(bench, share, one, case, settings.requests)
+        });
         table.rows.extend(rows(case, share.value(), &all, &rounds));
     }
     table
