@@ -48,7 +48,7 @@ impl Args {
         let settings = |experiment| -> Result<Box<dyn plan::Experiment>, Failure> {
             Ok(match experiment {
                 All | Concurrency | App => Box::new(self.concurrency_settings(agents.clone())?),
-                Models => Box::new(self.models_settings()),
+                Models => Box::new(models::Settings { agents: agents.clone(), ..self.models_settings() }),
                 Reuse => Box::new(self.reuse_settings()),
                 Demand => Box::new(self.demand_settings()),
                 Connections => Box::new(self.connections_settings(agents.clone())),

@@ -85,8 +85,22 @@ fn experiments_of_the_lab_are_carried_by_agents() {
     assert!(output.status.success(), "{text} {}", stderr(&output));
     let run = text.lines().find_map(|line| line.strip_prefix("run: ")?.split(' ').next()).unwrap();
     let run: serde_json::Value = serde_json::from_slice(&std::fs::read(run).unwrap()).unwrap();
-    assert_eq!(run["settings"]["concurrency: agents"], "2");
+    assert_eq!(run["settings"]["concurrency, a connection for each request: agents"], "2");
     assert_eq!(run["rows"][0]["verdicts"].as_array().unwrap().len(), 1, "{run}");
+
+    // Table 6-3: several client machines, as the book has it.
+    let output = bench("models", &["--connections", "6", "--seconds", "1", "--repeats", "1"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("2 agents carried"), "{text} {}", stderr(&output));
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();
+    let rows = report["models"]["rows"].as_array().unwrap();
+    assert!(!rows.is_empty());
+    for row in rows {
+        assert_eq!((&row["connected"], &row["verified"]), (&6.into(), &6.into()), "{row}");
+        assert_eq!(row["load"]["together"]["agents"].as_array().unwrap().len(), 2, "{row}");
+        assert!(row["usage"]["cpu_s"].as_f64() > Some(0.0), "{row}");
+    }
 
     // Two sizes, so that agents have to be free again for the second.
     let output = bench("connections", &["--connections", "5,40", "--seconds", "1"]);
@@ -112,7 +126,7 @@ fn experiments_of_the_lab_are_carried_by_agents() {
         );
     }
 
-    for experiment in ["models", "survival", "udp", "peers", "latency"] {
+    for experiment in ["memory", "survival", "udp", "peers", "latency"] {
         let output = bench(experiment, &[]);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{experiment}: {text}");

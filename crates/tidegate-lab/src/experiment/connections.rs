@@ -7,7 +7,7 @@ use tidegate::Model;
 use tidegate_load::Report;
 
 use super::generator::{Agents, Generator};
-use super::sizing::{self, LoadSource, MachineLimits, Sizing};
+use super::sizing::{self, MachineLimits, Sizing};
 use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, contestants, position};
 use crate::kernel_memory;
 use crate::process::{Process, shown};
@@ -115,14 +115,9 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     let generator = Generator::new(bench, settings.agents.as_ref());
     let mut table =
         ResultTable { left_out, notes: generator.remark().into_iter().collect(), ..ResultTable::default() };
-    let source = match (&settings.agents, generator.is_here()) {
-        (None, _) => LoadSource::Here(Model::best().model),
-        (Some(_), true) => LoadSource::Beside,
-        (Some(_), false) => LoadSource::Elsewhere,
-    };
     for &asked in &settings.sizes {
         for &model in &models {
-            let plan = sizing::size(MachineLimits::here(), model, source, asked);
+            let plan = sizing::size(MachineLimits::here(), model, generator.source(), asked);
             table.notes.extend(plan.note.clone());
             progress(&format!("{model}, {} connections", plan.connections));
             let measured = start_server(generator, model, &plan)

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::Model;
 use tidegate_load::Report;
 
+use super::generator::Generator;
 use super::round::{Figures, Round};
 use super::sizing::{self, Sizing};
 use super::window::Windowed;
@@ -155,7 +156,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             return table;
         }
     };
-    let subjects = sizing::plan(bench, &models, settings.clients);
+    let subjects = sizing::plan(bench, Generator::here(bench).source(), &models, settings.clients);
     table.notes.extend(sizing::missing(&subjects));
     for &arrival in &settings.arrivals {
         for cache in [Cache::Cold, Cache::Warm] {
@@ -228,13 +229,20 @@ fn measure(
     // Pages of the program that come from the disk in a round would be counted with its files.
     read(&bench.program).map_err(put)?;
     let rate = arrival.per_s().to_string();
-    let (paths, load_threads) = (files.paths.display().to_string(), sizing.load_threads.to_string());
-    let args = ["http", &server.url, "-c", &clients, "--threads", &load_threads, "--path-file", &paths];
+    let paths = files.paths.display().to_string();
+    let args = ["http", &server.url, "-c", &clients, "--path-file", &paths];
     let args = args.into_iter().chain(["--requests-each", "1", "--rate", &rate]).map(str::to_owned).collect();
     let pid = server.process.id();
     let before = read_from_disk(pid);
     let mut after = None;
-    let load = Windowed { bench, server, args, connections: sizing.connections, length: None };
+    let load = Windowed {
+        generator: Generator::here(bench),
+        server,
+        args,
+        connections: sizing.connections,
+        threads: Some(sizing.load_threads),
+        length: None,
+    };
     let (usage, report) = load.run(|| after = read_from_disk(pid))?;
     let disk = before.zip(after).map(|(before, after)| after.saturating_sub(before) as f64);
     Ok(Take {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use tidegate::Model;
 
+use super::sizing::LoadSource;
 use super::{PATIENCE, ServerProcess};
 use crate::process::{Process, cpus};
 use crate::{Bench, LabError};
@@ -67,6 +68,15 @@ impl<'a> Generator<'a> {
         }
         drop(load);
         Ok(())
+    }
+
+    /// Whose descriptors, ports and memory the load takes.
+    pub(super) fn source(&self) -> LoadSource {
+        match (self.agents, self.is_here()) {
+            (None, _) => LoadSource::Here(Model::best().model),
+            (Some(_), true) => LoadSource::Beside,
+            (Some(_), false) => LoadSource::Elsewhere,
+        }
     }
 
     /// Whether agents of other hosts carry the loads.

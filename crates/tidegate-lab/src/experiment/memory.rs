@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tidegate::{Model, Policy, system};
 
+use super::generator::Generator;
 use super::round::{Figures, Round};
 use super::share::CpuShare;
 use super::window::Windowed;
@@ -317,7 +318,8 @@ fn measure(
     let args = own.into_iter().chain(args.as_flattened().iter().map(ToString::to_string)).collect();
     let before = kernel_memory::settled_objects();
     let mut during = None;
-    let load = Windowed { bench, server, args, connections, length: Some(window) };
+    let generator = Generator::here(bench);
+    let load = Windowed { generator, server, args, connections, threads: None, length: Some(window) };
     let (usage, report) = load.run(|| during = kernel_memory::objects())?;
     let object_kib = kernel_memory::growth(before, during).map(|bytes| bytes / 1024.0);
     Ok(Take {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::Model;
 use tidegate_load::Report;
 
+use super::generator::{Agents, Generator};
 use super::round::{Figures, Round};
 use super::share::CpuShare;
 pub use super::sizing::Scarce;
@@ -81,6 +82,8 @@ pub struct Settings {
     pub loads: Vec<RowLoad>,
     /// Rounds of each row.
     pub repeats: usize,
+    /// Agents that generate the loads; none is this machine.
+    pub agents: Option<Agents>,
 }
 
 impl Settings {
@@ -111,6 +114,7 @@ impl Settings {
                 limited(MANY),
             ],
             repeats: 1,
+            agents: None,
         }
     }
 
@@ -133,7 +137,8 @@ impl Settings {
             let name = format!("models: {} connections, {}{size}", load.connections, load.pace);
             (name, format!("{} bytes a message, {} s", load.message_bytes, load.window.as_secs_f64()))
         });
-        loads.collect()
+        let agents = self.agents.as_ref().map(|agents| ("models: agents".into(), agents.count.to_string()));
+        loads.chain(agents).collect()
     }
 }
 
@@ -201,22 +206,25 @@ pub struct ResultTable {
 /// `progress` is called before each row.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
-    let mut share = CpuShare::new(bench, None);
+    let generator = Generator::new(bench, settings.agents.as_ref());
+    let mut share = CpuShare::new(bench, settings.agents.as_ref());
     let mut table = ResultTable { throttle: share.method().into(), left_out, ..ResultTable::default() };
+    table.notes.extend(generator.remark());
     for load in &settings.loads {
-        let subjects = sizing::plan(bench, &models, load.connections);
+        let subjects = sizing::plan(bench, generator.source(), &models, load.connections);
         table.notes.extend(sizing::missing(&subjects));
         share.reset();
         let name = |(model, sizing): &(Model, Sizing)| format!("{model} with {}", sizing.connections);
         let takes = interleave(&subjects, settings.repeats, &mut table.failed, name, |(model, sizing)| {
             let size = size_in_words(load.pace, load.message_bytes);
             progress(&format!("{model}, {} connections, {}{size}", sizing.connections, load.pace));
+            let measured = |share: &CpuShare| measure(generator, *model, load, sizing, share);
             match load.pace {
-                ClientPace::Unlimited => share
-                    .fitted(|take: &Take| &take.round, |share| measure(bench, *model, load, sizing, share)),
-                ClientPace::Outstanding { .. } | ClientPace::Limited { .. } => {
-                    measure(bench, *model, load, sizing, &share)
+                ClientPace::Unlimited | ClientPace::Outstanding { .. } => {
+                    share.fitted(|take: &Take| &take.round, measured)
                 }
+                // Neither side is to be the limit.
+                ClientPace::Limited { .. } => measured(&share),
             }
         });
         let rows = subjects.iter().zip(takes);
@@ -257,7 +265,7 @@ fn row(model: Model, load: &RowLoad, sizing: &Sizing, mut takes: Vec<Take>) -> O
 
 /// Measures one round, with a fresh server.
 fn measure(
-    bench: &Bench,
+    generator: Generator<'_>,
     model: Model,
     load: &RowLoad,
     sizing: &Sizing,
@@ -266,12 +274,14 @@ fn measure(
     // Silent connections must be established, too, as in the book.
     let options = sizing.server_options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let server = ServerProcess::start(bench, "echo", model, &options)?;
+    let server = generator.server("echo", model, &options)?;
     share.hold(server.process.id(), model)?;
     let args = arguments(&server, load, sizing);
     let (connections, length) = (sizing.connections, Some(load.window));
-    let (usage, load) = Windowed { bench, server, args, connections, length }.run(|| {})?;
-    let round = Round::with_share(bench, &load, usage.cpu_s, share.value());
+    let threads = Some(sizing.load_threads);
+    let windowed = Windowed { generator, server, args, connections, threads, length };
+    let (usage, load) = windowed.run(|| {})?;
+    let round = Round::with_share(generator.bench, &load, usage.cpu_s, share.value());
     Ok(Take { share: share.value(), usage, load, round })
 }
 
@@ -279,7 +289,6 @@ fn arguments(server: &ServerProcess, load: &RowLoad, sizing: &Sizing) -> Vec<Str
     let mut args = vec!["echo".to_owned(), server.url.clone()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
     option("-c", sizing.connections.to_string());
-    option("--threads", sizing.load_threads.to_string());
     option("-d", load.window.as_secs_f64().to_string());
     option("--size", load.message_bytes.to_string());
     option("--timeout", "5".into());

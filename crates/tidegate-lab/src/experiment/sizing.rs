@@ -142,10 +142,14 @@ impl Sizing {
     }
 }
 
-/// Plans for `wanted` connections to a server on each model, from a load on this machine, with as many I/O threads as
-/// the server has processors.
-pub(super) fn plan(bench: &Bench, models: &[Model], wanted: usize) -> Vec<(Model, Sizing)> {
-    let (limits, source) = (MachineLimits::here(), LoadSource::Here(Model::best().model));
+/// Plans for `wanted` connections to a server on each model, with as many I/O threads as the server has processors.
+pub(super) fn plan(
+    bench: &Bench,
+    source: LoadSource,
+    models: &[Model],
+    wanted: usize,
+) -> Vec<(Model, Sizing)> {
+    let limits = MachineLimits::here();
     let threads = bench.server_cpus.len().max(1);
     models.iter().map(|&model| (model, size_with(limits, model, source, wanted, threads))).collect()
 }

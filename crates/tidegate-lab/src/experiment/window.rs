@@ -4,20 +4,23 @@ use std::time::Duration;
 
 use tidegate_load::Report;
 
+use super::generator::Generator;
 use super::{LoadResultFile, PATIENCE, ServerProcess};
-use crate::process::{Process, cpus, shown};
+use crate::LabError;
+use crate::process::{Process, shown};
 use crate::sample::{Sampler, Usage};
-use crate::{Bench, LabError};
 
 /// Such a load.
 pub(super) struct Windowed<'a> {
-    pub(super) bench: &'a Bench,
+    pub(super) generator: Generator<'a>,
     /// Ended with the load.
     pub(super) server: ServerProcess,
     /// `echo` or `http`, the target, and the options that are its own.
     pub(super) args: Vec<String>,
     /// Its connections.
     pub(super) connections: usize,
+    /// Its I/O threads, where a process of this machine carries it; `None` leaves them to it.
+    pub(super) threads: Option<usize>,
     /// The length of the window; `None` until the load has ended.
     pub(super) length: Option<Duration>,
 }
@@ -25,15 +28,16 @@ pub(super) struct Windowed<'a> {
 impl Windowed<'_> {
     /// Runs it. `within` is called in the middle of a window of known length, otherwise at its end.
     pub(super) fn run(self, within: impl FnOnce()) -> Result<(Usage, Report), LabError> {
-        let Self { bench, server, args, connections, length } = self;
+        let Self { generator, server, args, connections, threads, length } = self;
         let file = LoadResultFile::new();
         let mut args = [vec!["load".to_owned()], args].concat();
         args.extend(["--json".to_owned(), file.path()]);
-        args.extend(["--server-pid".to_owned(), server.process.id().to_string()]);
         args.extend(["--phases".to_owned(), "--tolerate-failures".to_owned()]);
-        args.extend(cpus(&bench.load_cpus));
+        let (pid, threads) = (server.process.id().to_string(), threads.map(|threads| threads.to_string()));
+        let own = ["--server-pid", &pid].into_iter().chain(threads.iter().flat_map(|n| ["--threads", n]));
+        args.extend(generator.options(&own.collect::<Vec<_>>()));
         let name = shown(&args);
-        let mut client = Process::start(bench, &args)?;
+        let mut client = Process::start(generator.bench, &args)?;
         // They take their time if they are very many.
         let patience = PATIENCE + Duration::from_millis(connections as u64);
         client.wait_for_line("phase connected", patience)?;
@@ -58,7 +62,7 @@ impl Windowed<'_> {
         // The server first: the side that closes first keeps the address pairs for a while (TIME_WAIT, RFC 9293,
         // section 3.4.1), and the load's ports are wanted again for the next row.
         drop(server);
-        drop(client);
+        generator.end(client)?;
         if load.wrong > 0 {
             let why = load.first_error.unwrap_or_else(|| "bytes came back wrong".into());
             return Err(LabError::Process { what: name, why });
