@@ -33,7 +33,7 @@ pub enum Relief {
     Shrink,
     /// The same, and close some connections.
     Shed,
-    /// A failed operation has succeeded: ask for as much as before.
+    /// A failed operation has succeeded, or none has failed for longer than any pause: ask for as much as before.
     Over,
 }
 
@@ -45,6 +45,8 @@ pub struct Pressure {
     /// Since when operations have failed without any retry succeeding, and when the last one failed.
     since: Option<Instant>,
     last: Option<Instant>,
+    /// The kernel is asked for less, since the last [`Relief::Over`].
+    shrunk: bool,
 }
 
 impl Pressure {
@@ -60,14 +62,16 @@ impl Pressure {
         (self.failed, self.recovered) = (failed, recovered);
         // No retry happens later than this: an older shortage is a different one.
         let is_old = self.last.is_some_and(|last| last + 2 * LONGEST_PAUSE < now);
-        let was = self.since.is_some();
-        if recovers || (fails && is_old) {
+        if recovers || is_old {
             self.since = None;
         }
         if !fails {
-            return if recovers && was { Relief::Over } else { Relief::Nothing };
+            // Those that failed may also have closed since then.
+            let is_over = self.shrunk && (recovers || is_old);
+            self.shrunk &= !is_over;
+            return if is_over { Relief::Over } else { Relief::Nothing };
         }
-        self.last = Some(now);
+        (self.last, self.shrunk) = (Some(now), true);
         if recovers {
             return Relief::Shrink; // the order is unknown
         }
@@ -153,6 +157,34 @@ mod tests {
             Relief::Shrink,
             "another one: nobody waits so long"
         );
+    }
+
+    #[test]
+    fn it_is_over_also_after_a_failure_and_a_success_in_one_look() {
+        let start = Instant::now();
+        let at = |s: f64| start + Duration::from_secs_f64(s);
+        let mut pressure = Pressure::default();
+        assert_eq!(pressure.look(1, 1, at(0.0), AFTER), Relief::Shrink, "either may have been the last");
+        assert_eq!(pressure.look(1, 1, at(0.1), AFTER), Relief::Nothing);
+        assert_eq!(pressure.look(1, 2, at(0.2), AFTER), Relief::Over);
+        assert_eq!(pressure.look(1, 3, at(0.3), AFTER), Relief::Nothing, "once is enough");
+        assert_eq!(pressure.look(2, 3, at(0.4), AFTER), Relief::Shrink);
+        assert_eq!(pressure.look(3, 4, at(0.5), AFTER), Relief::Shrink);
+        assert_eq!(pressure.look(3, 5, at(0.6), AFTER), Relief::Over);
+    }
+
+    #[test]
+    fn it_is_over_when_those_that_failed_are_gone() {
+        let start = Instant::now();
+        for recovered in [0, 1] {
+            let mut pressure = Pressure::default();
+            assert_eq!(pressure.look(1, recovered, start, AFTER), Relief::Shrink);
+            let last_retry = start + 2 * LONGEST_PAUSE;
+            assert_eq!(pressure.look(1, recovered, last_retry, AFTER), Relief::Nothing);
+            let later = last_retry + Duration::from_millis(1);
+            assert_eq!(pressure.look(1, recovered, later, AFTER), Relief::Over);
+            assert_eq!(pressure.look(1, recovered, later + LONGEST_PAUSE, AFTER), Relief::Nothing);
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ trait Stepped {
     fn is_over(&self) -> bool;
     fn shut(&mut self);
     /// What has to hold after each turn.
-    fn inspect(&mut self);
+    fn inspect(&mut self, counters: &Counters);
     /// What has to hold when it is over.
     fn check_empty(&mut self);
     /// Whether the counters say exactly what happened; else what came too late for the loop is missing.
@@ -78,7 +78,7 @@ impl Stepped for readies::ReadinessLoop<readiness::SimPoller> {
         self.shut();
     }
 
-    fn inspect(&mut self) {
+    fn inspect(&mut self, _: &Counters) {
         self.inspect(|socket, view| {
             let Some(id) = socket.borrowed() else { return };
             with(|world| world.check_ready_view(id, &view));
@@ -103,8 +103,9 @@ impl Stepped for completes::CompletionLoop<completion::SimPort> {
         self.shut();
     }
 
-    fn inspect(&mut self) {
+    fn inspect(&mut self, counters: &Counters) {
         self.inspect(|socket, view| with(|world| world.check_flying_view(socket, &view)));
+        with(|world| self.port().check_pinning(world, counters));
     }
 
     fn check_empty(&mut self) {
@@ -178,7 +179,7 @@ fn run<L: Stepped>(event_loop: io::Result<L>, counters: &Arc<Counters>) {
     while !event_loop.is_over() && !is_faulty() {
         // An error of the wait is what a loop goes on after.
         let _ = event_loop.turn();
-        event_loop.inspect();
+        event_loop.inspect(counters);
         with(World::check_turn);
         with(World::check_drain);
     }

@@ -36,6 +36,7 @@ impl World {
         self.unaccepted = None; // accepting pauses
         self.moved = true;
         self.short_since.get_or_insert(now);
+        self.last_short = Some(now);
         let socket = &mut self.sockets[id];
         (socket.starved, socket.failures) = (Some(now), socket.failures + 1);
         socket.short[direction as usize] = Some(now);

@@ -140,6 +140,8 @@ pub(super) struct World {
     /// There is no memory for anything until then; since when that has failed what was tried again.
     pub(super) famine: Option<Instant>,
     pub(super) short_since: Option<Instant>,
+    /// When the loop was last notified that something had failed for lack of memory.
+    pub(super) last_short: Option<Instant>,
     /// Since when there was room for a connection that waits, and no accept was tried.
     pub(super) unaccepted: Option<Instant>,
     /// Places in the windows: taken, and waited for; to receive and to send.
@@ -199,6 +201,7 @@ impl World {
             exhausted: None,
             famine: None,
             short_since: None,
+            last_short: None,
             unaccepted: None,
             permits: Default::default(),
             keeps: None,

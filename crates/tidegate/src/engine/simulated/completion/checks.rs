@@ -4,12 +4,34 @@ use std::time::Duration;
 
 use super::{OperationKind, SimPort, Slot};
 use crate::engine::completion::Completion;
+use crate::engine::simulated::observed::TICK;
 use crate::engine::simulated::socket::SocketState;
 use crate::engine::simulated::world::{World, with};
+use crate::engine::worker::loop_driver::Pinning;
 use crate::engine::worker::view::View;
+use crate::policy::pressure::LONGEST_PAUSE;
 use crate::proto::{NextStep, PermitState, Receive};
+use crate::stats::Counters;
 
 impl SimPort {
+    /// After a turn: receives pin less from the first operation that fails for lack of memory until one succeeds, or
+    /// nothing has failed for longer than any pause. In a turn that saw both, either may have been the last.
+    pub(in crate::engine::simulated) fn check_pinning(&mut self, world: &mut World, counters: &Counters) {
+        let now = (counters.no_memory.get(), counters.recovered.get());
+        let before = std::mem::replace(&mut self.shortages, now);
+        let pins = self.pinning == Pinning::Usual;
+        let is_old =
+            world.last_short.is_none_or(|at| world.now > at + 2 * LONGEST_PAUSE + TICK + world.slack);
+        match (now.0 != before.0, now.1 != before.1) {
+            (true, false) if pins => {
+                world.fail(|| "memory is short, and receives pin as much as before".into())
+            }
+            (false, true) if !pins => world.fail(|| "memory is there, and receives pin none".into()),
+            (false, false) if !pins && is_old => world.fail(|| "receives pin no memory for ever".into()),
+            _ => {}
+        }
+    }
+
     /// The bounds of the policy on what is in flight at once.
     pub(super) fn check_bounds(&self, world: &mut World) {
         let open = world.sockets.iter().filter(|socket| socket.server == SocketState::Open);

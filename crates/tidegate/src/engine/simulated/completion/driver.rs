@@ -18,6 +18,7 @@ use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, Ha
 use crate::engine::simulated::shelf::read;
 use crate::engine::simulated::socket::{LOCAL, SocketState, id_of};
 use crate::engine::simulated::world::with;
+use crate::engine::worker::loop_driver::Pinning;
 use crate::policy::Policy;
 use crate::proto::queue::{FileSending, Pieces};
 use crate::proto::{Direction, Sequence, Token};
@@ -53,6 +54,8 @@ impl CompletionDriver for SimPort {
             slots: setup.share + SLACK,
             accepts: 0,
             stopping: false,
+            pinning: Pinning::Usual,
+            shortages: (0, 0),
         };
         Ok((new, setup.share))
     }
@@ -342,6 +345,10 @@ impl CompletionDriver for SimPort {
 
     fn is_out_of_buffers(e: &io::Error) -> bool {
         is_out_of_buffers(e)
+    }
+
+    fn set_pinning(&mut self, pinning: Pinning) {
+        self.pinning = pinning;
     }
 
     fn now(&self) -> Instant {

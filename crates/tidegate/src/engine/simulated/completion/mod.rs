@@ -15,6 +15,7 @@ use tidegate_os::file::FileRange;
 
 pub(super) use self::checks::check_empty;
 use crate::engine::completion::Completion;
+use crate::engine::worker::loop_driver::Pinning;
 use crate::proto::{Sequence, Token};
 
 /// The listening socket.
@@ -146,6 +147,10 @@ pub(super) struct SimPort {
     /// Accepts that were posted and have not ended, as the loop sees it; they were asked to.
     accepts: usize,
     stopping: bool,
+    /// What receives may pin; and the operations that had failed for lack of memory, and the retries that had
+    /// succeeded, when that was last looked at.
+    pinning: Pinning,
+    shortages: (u64, u64),
 }
 
 const NOBODY: Token = Token { index: u32::MAX, generation: 0 };
