@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
+use tidegate::policy::whole_pages;
 use tidegate_load::Report;
 
 use super::generator::{Agents, Generator};
@@ -211,7 +212,8 @@ pub(crate) fn measure(
 
 fn start_server(generator: Generator<'_>, model: Model, plan: &Sizing) -> Result<ServerProcess, LabError> {
     let sized = plan.server_options();
-    let small = ["--buffers", "64", "--buffer-bytes", "4096"]; // as the messages are
+    let bytes = whole_pages(4 * 1024).to_string(); // small, as the messages are
+    let small = ["--buffers", "64", "--buffer-bytes", &bytes];
     let options: Vec<&str> = sized.iter().map(String::as_str).chain(small).collect();
     generator.server("echo", model, &options)
 }

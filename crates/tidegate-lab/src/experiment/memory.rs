@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tidegate::policy::whole_pages;
 use tidegate::{Model, Policy, system};
 
 use super::generator::Generator;
@@ -142,7 +143,9 @@ impl Settings {
         let sizes: &[usize] = if self.quick { &[4 * KIB, 64 * KIB] } else { &[4 * KIB, 32 * KIB, 64 * KIB] };
         // So few of them that the largest may still be locked under the usual 8 MiB.
         let number = has_pool(model).then_some(64);
-        for &bytes in sizes {
+        let mut sizes: Vec<_> = sizes.iter().map(|&bytes| whole_pages(bytes)).collect();
+        sizes.dedup(); // with large pages some are the same
+        for bytes in sizes {
             let sized = BufferSettings { number, bytes: Some(bytes), ..default };
             rows.push(sized);
             if can_lock(model) && !self.quick {
