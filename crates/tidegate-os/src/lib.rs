@@ -62,6 +62,8 @@ pub mod loopback;
 #[cfg(any(target_os = "linux", windows))]
 pub mod payload;
 #[cfg(any(windows, all(test, target_os = "linux")))]
+mod porter;
+#[cfg(any(windows, all(test, target_os = "linux")))]
 #[cfg_attr(not(windows), allow(unused_imports, dead_code, reason = "only its tests run here"))]
 mod reuse;
 #[cfg(any(windows, all(test, target_os = "linux")))]

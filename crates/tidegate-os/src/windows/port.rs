@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::windows::io::{AsRawSocket, AsSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use super::lookout::Lookout;
 use super::overlapped::{BEHIND, Notifier, OfQueue, Operation, PlacedOperation, WOKEN};
 use super::socket::Listener;
 use super::winsock::milliseconds;
+use crate::porter;
 use crate::rio::NotifyByPort;
 
 /// A port. Closed when dropped.
@@ -229,19 +231,22 @@ impl AcceptPort {
 /// Passes packets on until one without an operation comes.
 fn carry(port: &PortHandle) {
     let mut entries = entries(64);
-    loop {
-        // Without a time limit it can only fail for want of memory: try again.
-        let taken = port.take(&mut entries, None).unwrap_or(0);
+    let take = |into: &mut Vec<*mut OVERLAPPED>, timeout: Option<Duration>| {
+        let taken = port.take(&mut entries, timeout)?;
         for entry in &entries[..taken] {
-            let operation = entry.lpOverlapped.cast::<Operation>();
-            if operation.is_null() {
-                return;
+            if entry.lpOverlapped.is_null() {
+                return Ok(ControlFlow::Break(()));
             }
-            // SAFETY: the operation stays in the table of who posted it until the packet that is sent here was taken
-            // there, and its port is open until then; `home` is not written any more.
-            unsafe { PostQueuedCompletionStatus((*operation).home, 0, 0, entry.lpOverlapped) };
+            into.push(entry.lpOverlapped);
         }
-    }
+        Ok(ControlFlow::Continue(()))
+    };
+    porter::carry(take, |&packet| {
+        let operation = packet.cast::<Operation>();
+        // SAFETY: the operation stays in the table of who posted it until the packet that is sent here was taken there,
+        // and its port is open until then; `home` is not written any more.
+        unsafe { PostQueuedCompletionStatus((*operation).home, 0, 0, packet) != 0 }
+    });
 }
 
 impl Drop for AcceptPort {
