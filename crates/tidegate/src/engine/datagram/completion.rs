@@ -15,7 +15,7 @@ use tidegate_os::datagram::{Arrival, is_report};
 use tidegate_os::waker::Waker;
 
 use super::state::{DatagramState, Drain};
-use super::{DatagramWorker, StopOrder, StopSignal};
+use super::{DatagramWorker, FAILED_RECEIVE_PAUSE, StopOrder, StopSignal};
 use crate::engine::worker::Ready;
 use crate::policy::datagram::ReplyLimits;
 use crate::policy::wait::spins;
@@ -61,9 +61,6 @@ pub(in crate::engine) enum DatagramCompletion<B> {
     Sent(u64, io::Result<()>),
     Woken,
 }
-
-/// After an error that is not about buffers, nothing more is posted for this long.
-const PAUSE: Duration = Duration::from_millis(10);
 
 struct DatagramLoop<D: DatagramDriver> {
     driver: D,
@@ -168,9 +165,10 @@ impl<D: DatagramDriver> DatagramLoop<D> {
     fn timeout(&self, spins: bool, now: Instant) -> Option<Duration> {
         let left = |at: Instant| at.saturating_duration_since(now);
         match (&self.drain, self.rests) {
+            (Some(drain), Some(at)) => Some(left(at.min(drain.deadline))),
             // What was queued before the stop comes without waiting; then only sends are waited for.
-            (Some(_), _) if self.in_flight.is_empty() && !self.driver.is_ending() => Some(Duration::ZERO),
-            (Some(drain), _) => Some(left(drain.deadline)),
+            (Some(_), None) if self.in_flight.is_empty() && !self.driver.is_ending() => Some(Duration::ZERO),
+            (Some(drain), None) => Some(left(drain.deadline)),
             (None, Some(at)) => Some(left(at)),
             (None, None) => spins.then_some(Duration::ZERO),
         }
@@ -192,7 +190,9 @@ impl<D: DatagramDriver> DatagramLoop<D> {
             Err(e) => {
                 self.loop_state.counters.receive_errors.add(1);
                 // Taking a report about a peer has cleared it.
-                self.rests = if is_report(&e) { self.rests } else { Some(Instant::now() + PAUSE) };
+                if !is_report(&e) {
+                    self.rest();
+                }
                 0
             }
         }
@@ -218,7 +218,10 @@ impl<D: DatagramDriver> DatagramLoop<D> {
             match self.driver.arrival(&buffer).map(|arrival| (arrival.from, arrival)) {
                 Some((Some(from), arrival)) => self.loop_state.show(from, &arrival),
                 Some((None, arrival)) if arrival.truncated => self.loop_state.counters.truncated.add(1),
-                _ => self.loop_state.counters.receive_errors.add(1),
+                _ => {
+                    self.loop_state.counters.receive_errors.add(1);
+                    self.rest();
+                }
             }
             self.driver.recycle(buffer);
             if self.loop_state.replies.wants_out() {
@@ -240,6 +243,11 @@ impl<D: DatagramDriver> DatagramLoop<D> {
             let key = self.in_flight.insert(run) as u64;
             self.driver.send(block.slice(run.range()), &run, key);
         }
+    }
+
+    /// A receive has failed, and the next one may at once: none is posted for a while.
+    fn rest(&mut self) {
+        self.rests = Some(Instant::now() + FAILED_RECEIVE_PAUSE);
     }
 
     /// Posts receives again, unless they rest.
@@ -430,8 +438,11 @@ mod tests {
         turn(&mut state, vec![DatagramCompletion::Received(Err(io::ErrorKind::OutOfMemory.into()))]);
         assert_eq!((stats(&state).receive_errors, state.driver.posts), (2, 1));
         let rests = state.rests.expect("a pause");
-        assert!(state.timeout(false, rests - PAUSE) == Some(PAUSE), "it waits until the pause is over");
-        std::thread::sleep(PAUSE);
+        assert!(
+            state.timeout(false, rests - FAILED_RECEIVE_PAUSE) == Some(FAILED_RECEIVE_PAUSE),
+            "it waits until the pause is over"
+        );
+        std::thread::sleep(FAILED_RECEIVE_PAUSE);
         turn(&mut state, vec![DatagramCompletion::Ended]);
         assert_eq!((state.driver.posts, state.rests), (2, None));
     }

@@ -148,6 +148,9 @@ impl DatagramPath {
 /// How long a thread sleeps in a send before it looks whether it is to stop: nobody wakes it.
 const LONGEST_SEND: Duration = Duration::from_millis(100);
 
+/// The pause after a receive has failed, but for a report about a peer: the next one may fail at once.
+const FAILED_RECEIVE_PAUSE: Duration = Duration::from_millis(10);
+
 /// Whether each thread has its own socket.
 pub(crate) fn shares_socket(model: Model) -> bool {
     model == Model::Pool
@@ -248,4 +251,51 @@ pub(super) fn start_workers<W: Send + 'static>(
         started.threads.drain(..).for_each(|thread| _ = thread.join());
     }
     outcome.map(|()| started)
+}
+
+#[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::num::NonZeroUsize;
+    use std::time::Instant;
+
+    use tidegate_os::datagram::PortSharing;
+
+    use super::*;
+    use crate::engine::start_datagrams;
+    use crate::service::Replies;
+
+    struct Deaf;
+
+    impl DatagramService for Deaf {
+        fn on_datagram(&mut self, _: SocketAddr, _: &[u8], _: &mut Replies) {}
+    }
+
+    /// Receives that sleep bring something from nobody at once when the receiving side of the socket is shut down.
+    #[test]
+    fn a_receive_that_always_fails_is_tried_once_in_each_pause() {
+        for model in [Model::Blocking, Model::Pool] {
+            let policy = DatagramPolicy { threads: NonZeroUsize::new(1), ..DatagramPolicy::default() };
+            let options = options(model, DatagramPath::Plain, &policy);
+            let socket = DatagramSocket::bind((Ipv4Addr::LOCALHOST, 0).into(), PortSharing::Own, &options);
+            let socket = Arc::new(socket.unwrap());
+            let sockets = vec![socket.clone()];
+            let config =
+                DatagramConfig { model, policy: Arc::new(policy), path: DatagramPath::Plain, sockets };
+            let started = start_datagrams(&config, &|_| Box::new(Deaf)).unwrap();
+            let errors = || started.counters[0].receive_errors.get();
+            let start = Instant::now();
+            socket.wake_receivers(); // and nobody has asked for a stop
+            while errors() < 5 {
+                assert!(start.elapsed() < Duration::from_secs(50), "{model}: {} errors", errors());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            let (errors, elapsed) = (errors(), start.elapsed());
+            StopSignal::ask(&started.stop_signals, StopOrder::Serve);
+            started.threads.into_iter().for_each(|thread| thread.join().unwrap());
+            let most = elapsed.as_millis() / FAILED_RECEIVE_PAUSE.as_millis() + 2;
+            assert!(u128::from(errors) <= most, "{model}: {errors} errors in {elapsed:?}");
+        }
+    }
 }

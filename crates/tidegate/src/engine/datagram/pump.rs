@@ -1,13 +1,16 @@
-//! Moves datagrams between a socket and a service: receive, show, send. For every family but the ring.
+//! Moves datagrams between a socket and a service: receive, show, send. For every family but the completion models.
+//!
+//! After a receive that failed its thread sleeps for a moment: it has nothing else to do.
 
 use std::io;
 use std::sync::Arc;
+use std::thread::sleep;
 use std::time::Instant;
 
-use tidegate_os::datagram::{DatagramBuffer, DatagramSocket, Outgoing, OutgoingDatagram};
+use tidegate_os::datagram::{DatagramBuffer, DatagramSocket, Outgoing, OutgoingDatagram, is_report};
 
 use super::state::{DatagramState, Drain};
-use super::{DatagramWorker, StopOrder, StopSignal};
+use super::{DatagramWorker, FAILED_RECEIVE_PAUSE, StopOrder, StopSignal};
 use crate::proto::datagram::ReplyRun;
 use crate::service::DatagramService;
 
@@ -39,6 +42,8 @@ pub(super) struct Pump {
     /// Nothing more is received: the receivers were woken and nothing is queued, or what is queued is for somebody
     /// else.
     drained: bool,
+    /// A receive has failed, and the next one may at once: there is a pause between them.
+    failed: bool,
 }
 
 impl Pump {
@@ -54,6 +59,7 @@ impl Pump {
             stop_signal: worker.stop_signal,
             drain: None,
             drained: false,
+            failed: false,
         }
     }
 
@@ -96,6 +102,10 @@ impl Pump {
             if self.drained || self.drain.as_ref().is_some_and(Drain::is_over) {
                 return Step::Ended;
             }
+            if std::mem::take(&mut self.failed) {
+                sleep(FAILED_RECEIVE_PAUSE);
+                return Step::Again;
+            }
             match self.socket.receive(&mut self.inbox, self.per_call) {
                 Ok(arrivals) => {
                     self.next = 0;
@@ -105,14 +115,18 @@ impl Pump {
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Step::Idle,
-                // Such as a report by ICMP that a peer has gone: taking it has cleared it.
-                Err(_) => self.loop_state.counters.receive_errors.add(1),
+                Err(e) => self.receive_failed(&e),
             }
         }
         match self.answer() {
             Step::Full => Step::Full,
             _ => Step::Again,
         }
+    }
+
+    fn receive_failed(&mut self, e: &io::Error) {
+        self.loop_state.counters.receive_errors.add(1);
+        self.failed |= !is_report(e); // taking a report about a peer has cleared it
     }
 
     /// Shows what was received and sends the replies. Nothing is shown while replies wait for the socket.
@@ -128,7 +142,10 @@ impl Pump {
                 match arrival.from {
                     Some(from) => self.loop_state.show(from, &arrival),
                     None if self.stop_signal.is_asked() => self.drained = true,
-                    None => self.loop_state.counters.receive_errors.add(1),
+                    None => {
+                        self.loop_state.counters.receive_errors.add(1);
+                        self.failed = true;
+                    }
                 }
             }
             if self.next == before {
@@ -161,5 +178,54 @@ impl Pump {
         if let Some(run) = self.loop_state.replies.pop() {
             count(&self.loop_state, &run);
         }
+    }
+}
+
+#[cfg(all(test, unix, not(tidegate_loom)))]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::time::Duration;
+
+    use tidegate_os::datagram::PortSharing;
+
+    use super::*;
+    use crate::engine::Model;
+    use crate::engine::datagram::options;
+    use crate::policy::{DatagramPath, DatagramPolicy};
+    use crate::service::Replies;
+
+    struct Deaf;
+
+    impl DatagramService for Deaf {
+        fn on_datagram(&mut self, _: SocketAddr, _: &[u8], _: &mut Replies) {}
+    }
+
+    #[test]
+    fn it_rests_after_a_failed_receive_unless_that_brought_a_report_about_a_peer() {
+        let policy = DatagramPolicy::default();
+        let options = options(Model::Poll, DatagramPath::Plain, &policy);
+        let socket = DatagramSocket::bind((Ipv4Addr::LOCALHOST, 0).into(), PortSharing::Own, &options);
+        let mut pump = Pump::new(
+            Box::new(Deaf),
+            DatagramWorker {
+                policy: Arc::new(policy),
+                path: DatagramPath::Plain,
+                socket: Arc::new(socket.unwrap()),
+                counters: Arc::default(),
+                stop_signal: Arc::new(StopSignal::new(|| {})),
+            },
+        );
+        let cases = [
+            (io::ErrorKind::ConnectionRefused, Duration::ZERO, Step::Idle),
+            (io::ErrorKind::OutOfMemory, FAILED_RECEIVE_PAUSE, Step::Again),
+        ];
+        for (kind, rests, step) in cases {
+            pump.receive_failed(&kind.into());
+            let start = Instant::now();
+            assert_eq!(pump.step(), step, "{kind}");
+            assert!(start.elapsed() >= rests, "{kind}: {:?}", start.elapsed());
+            assert_eq!(pump.step(), Step::Idle, "{kind}: it receives again");
+        }
+        assert_eq!(pump.loop_state.counters.receive_errors.get(), 2);
     }
 }
