@@ -17,6 +17,7 @@ use tidegate_os::waker::Waker;
 use super::state::{DatagramState, Drain};
 use super::{DatagramWorker, FAILED_RECEIVE_PAUSE, StopOrder, StopSignal};
 use crate::engine::worker::Ready;
+use crate::engine::worker::threads::rest_after_failed_wait;
 use crate::policy::datagram::ReplyLimits;
 use crate::policy::wait::spins;
 use crate::proto::datagram::ReplyRun;
@@ -87,9 +88,7 @@ pub(in crate::engine) fn run<D: DatagramDriver>(
     ready: Ready,
 ) {
     let Some(mut state) = ready.report(DatagramLoop::<D>::open(service, &worker, &waker)) else { return };
-    if let Err(e) = state.serve(&worker) {
-        tracing::error!("waiting for datagrams failed, this thread ends: {e}");
-    }
+    state.serve(&worker);
 }
 
 impl<D: DatagramDriver> DatagramLoop<D> {
@@ -122,7 +121,7 @@ impl<D: DatagramDriver> DatagramLoop<D> {
         }
     }
 
-    fn serve(&mut self, worker: &DatagramWorker) -> io::Result<()> {
+    fn serve(&mut self, worker: &DatagramWorker) {
         let mut active = Instant::now();
         loop {
             self.answer();
@@ -136,14 +135,25 @@ impl<D: DatagramDriver> DatagramLoop<D> {
                 self.leaving = order == StopOrder::Leave;
                 self.driver.stop(order);
             }
-            self.driver.wait(self.timeout(spins(worker.policy.wait, active, now), now))?;
-            let (events, arrivals) = self.take()?;
+            let waited = self.driver.wait(self.timeout(spins(worker.policy.wait, active, now), now));
+            let taken = self.take(); // also after a failed wait: there may be no room for more before
+            let (events, arrivals) = match waited.and(taken) {
+                Ok(taken) => taken,
+                Err(e) => {
+                    rest_after_failed_wait("datagrams", &e);
+                    // Not that nothing has come, only that time is over, ends a stop now.
+                    if self.is_out_of_time() {
+                        return;
+                    }
+                    continue;
+                }
+            };
             if events > 0 {
                 active = Instant::now();
                 self.loop_state.counters.wake_ups.add(1);
             }
             if self.is_over(arrivals) {
-                return Ok(());
+                return;
             }
         }
     }
@@ -260,14 +270,22 @@ impl<D: DatagramDriver> DatagramLoop<D> {
         }
     }
 
+    /// Whether a stop has no time left: what is in flight is given up.
+    fn is_out_of_time(&self) -> bool {
+        let is_late = self.drain.as_ref().is_some_and(|drain| Instant::now() >= drain.deadline);
+        if is_late {
+            self.loop_state.counters.abandoned.add(self.datagrams_in_flight as u64);
+        }
+        is_late
+    }
+
     /// Whether a stop has nothing left to do, or no time.
     fn is_over(&mut self, arrivals: usize) -> bool {
-        let Some(drain) = &mut self.drain else { return false };
-        drain.count(arrivals);
-        if Instant::now() >= drain.deadline {
-            self.loop_state.counters.abandoned.add(self.datagrams_in_flight as u64);
+        if self.is_out_of_time() {
             return true;
         }
+        let Some(drain) = &mut self.drain else { return false };
+        drain.count(arrivals);
         // What a receive took before it was ended is still served: nobody else has it.
         let quiet = match self.leaving {
             true => !self.driver.is_ending(),
@@ -301,6 +319,8 @@ mod tests {
         recycled: usize,
         stopped: Option<StopOrder>,
         ending: bool,
+        /// Waits that are still to fail.
+        failures: usize,
     }
 
     impl DatagramDriver for Scripted {
@@ -331,7 +351,18 @@ mod tests {
         }
 
         fn wait(&mut self, _: Option<Duration>) -> io::Result<()> {
-            Ok(())
+            match self.failures.checked_sub(1) {
+                Some(left) => {
+                    self.failures = left;
+                    Err(io::ErrorKind::OutOfMemory.into())
+                }
+                None => {
+                    let sent = std::mem::take(&mut self.sends);
+                    self.completions
+                        .extend(sent.into_iter().map(|key| DatagramCompletion::Sent(key, Ok(()))));
+                    Ok(())
+                }
+            }
         }
 
         fn next(&mut self) -> io::Result<Option<DatagramCompletion<Vec<u8>>>> {
@@ -360,20 +391,23 @@ mod tests {
         }
     }
 
-    /// A loop that lets four replies be with the kernel, of which two hold the service back.
-    fn state() -> DatagramLoop<Scripted> {
+    fn worker() -> DatagramWorker {
         let policy =
             DatagramPolicy { replies: 4, threads: NonZeroUsize::new(1), ..DatagramPolicy::default() };
         let options = options(Model::Poll, DatagramPath::Plain, &policy);
         let socket = DatagramSocket::bind((Ipv4Addr::LOCALHOST, 0).into(), PortSharing::Own, &options);
-        let worker = DatagramWorker {
+        DatagramWorker {
             policy: Arc::new(policy),
             path: DatagramPath::Plain,
             socket: Arc::new(socket.unwrap()),
             counters: Arc::default(),
             stop_signal: Arc::new(StopSignal::new(|| {})),
-        };
-        DatagramLoop::new(Scripted::default(), Box::new(Echo), &worker)
+        }
+    }
+
+    /// A loop that lets four replies be with the kernel, of which two hold the service back.
+    fn state() -> DatagramLoop<Scripted> {
+        DatagramLoop::new(Scripted::default(), Box::new(Echo), &worker())
     }
 
     fn stats(state: &DatagramLoop<Scripted>) -> DatagramStats {
@@ -445,6 +479,32 @@ mod tests {
         std::thread::sleep(FAILED_RECEIVE_PAUSE);
         turn(&mut state, vec![DatagramCompletion::Ended]);
         assert_eq!((state.driver.posts, state.rests), (2, None));
+    }
+
+    #[test]
+    fn a_loop_that_could_not_wait_serves_on() {
+        for stops in [false, true] {
+            let worker = worker();
+            let failures = 2;
+            let driver = Scripted { failures, completions: arrivals(1).into(), ..Scripted::default() };
+            let mut state = DatagramLoop::new(driver, Box::new(Echo), &worker);
+            let stop = || StopSignal::ask(std::slice::from_ref(&worker.stop_signal), StopOrder::Serve);
+            let start = Instant::now();
+            std::thread::scope(|scope| {
+                if stops {
+                    stop();
+                } else {
+                    scope.spawn(|| {
+                        std::thread::sleep(10 * FAILED_RECEIVE_PAUSE);
+                        stop();
+                    });
+                }
+                state.serve(&worker);
+            });
+            let stats = stats(&state);
+            assert_eq!((stats.datagrams_in, stats.datagrams_out, state.driver.failures), (1, 1, 0));
+            assert!(start.elapsed() >= 2 * FAILED_RECEIVE_PAUSE, "{:?}", start.elapsed());
+        }
     }
 
     #[test]
