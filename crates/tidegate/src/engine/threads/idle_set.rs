@@ -8,12 +8,13 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker as TaskWaker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidegate_os::epoll::{Epoll, EpollEvent};
 use tidegate_os::waker::Waker;
 
 use super::super::worker::registry::ConnectionRegistry;
+use super::super::worker::threads::rest_after_failed_wait;
 use super::super::worker::transport::Transport;
 use super::pool::{PooledConnection, WorkItem, WorkQueue};
 use crate::proto::{Resolution, Table, Timers, Token};
@@ -115,6 +116,10 @@ impl IdleSet {
 
     /// Watches on the calling thread until the lot is closed.
     pub(super) fn watch(&self) {
+        self.watch_by(|reports, timeout| self.epoll.wait(reports, timeout));
+    }
+
+    fn watch_by(&self, wait: impl Fn(&mut [EpollEvent], Option<Duration>) -> io::Result<usize>) {
         let mut reports = [EpollEvent::EMPTY; BATCH];
         while !self.closed.load(Relaxed) {
             let timeout = {
@@ -124,10 +129,9 @@ impl IdleSet {
                 state.sleeps_until = timeout.map(|timeout| now + timeout);
                 timeout
             };
-            let n = self.epoll.wait(&mut reports, timeout).unwrap_or_else(|e| {
-                // Only a signal or a shortage of memory: what is due is looked at all the same.
-                tracing::debug!(error = %e, "watching parked connections was interrupted");
-                0
+            let n = wait(&mut reports, timeout).unwrap_or_else(|e| {
+                rest_after_failed_wait("parked connections", &e);
+                0 // what is due is looked at all the same
             });
             for report in reports.iter().take(n) {
                 match report.key() {
@@ -152,5 +156,26 @@ impl IdleSet {
     pub(super) fn close(&self) {
         self.closed.store(true, Relaxed);
         self.waker.wake();
+    }
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_watch_that_cannot_wait_rests_each_time() {
+        let idle_set = IdleSet::new(Arc::default()).expect("an epoll instance");
+        let (waits, start) = (Cell::new(0), Instant::now());
+        idle_set.watch_by(|_, _| {
+            waits.set(waits.get() + 1);
+            if waits.get() == 5 {
+                idle_set.close();
+            }
+            Err(io::ErrorKind::OutOfMemory.into())
+        });
+        assert!(start.elapsed() >= Duration::from_millis(50), "{:?}", start.elapsed());
     }
 }

@@ -37,6 +37,7 @@ use super::super::worker::capacity::POOL_WORKERS;
 use super::super::worker::control::ControlThread;
 use super::super::worker::loop_driver::Phase;
 use super::super::worker::registry::{Caller, ConnectionRegistry, RegistrySlot};
+use super::super::worker::threads::rest_after_failed_wait;
 use super::super::worker::transport::{SocketTransport, Transport};
 use super::super::{Availability, Command, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
@@ -434,11 +435,12 @@ impl PoolWorker {
         let (transport, wants) = (&pooled.entry.stream, pooled.entry.wants());
         let sees = transport.prepare_sleep(wants);
         let limit = if sees == Readiness::default() { limit } else { Some(Duration::ZERO) };
-        // An error can only be a shortage of memory: look at the socket, and come back.
-        let all = Readiness { readable: true, writable: true };
         let wake = Some(borrowed(&self.alarm.waker));
         let waited = wait_pair(transport.borrowed(), transport.interest(wants), wake, limit);
-        let (ready, woken) = waited.unwrap_or((all, false));
+        let (ready, woken) = waited.unwrap_or_else(|e| {
+            rest_after_failed_wait("a connection", &e);
+            (Readiness { readable: true, writable: true }, false) // look at the socket, and come back
+        });
         let ready = transport.heed(ready, wants).or(sees);
         if woken {
             self.alarm.waker.clear();
