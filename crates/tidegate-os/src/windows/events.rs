@@ -108,7 +108,7 @@ impl Notifier for Events {
         Ok(())
     }
 
-    fn join(&mut self, _: &Listener) {} // it has two accepts posted, and is not notified
+    fn join(&mut self, _: &Listener) {} // it has few accepts posted, and is not notified
 
     fn listener(acceptor: &Arc<Listener>) -> Arc<Listener> {
         acceptor.clone()

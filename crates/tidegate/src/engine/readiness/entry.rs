@@ -225,7 +225,7 @@ impl<W: Transport> ReadinessEntry<W> {
         }
     }
 
-    /// Whether a turn that was cut short left sending, not receiving, to be done.
+    /// Goes on where a turn was cut short: carries out what the connection wants, then receives.
     pub(in crate::engine) fn resume(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Progress {
         let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
         let action = connection.action();
