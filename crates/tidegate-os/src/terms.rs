@@ -31,7 +31,7 @@ pub enum Blocking {
     Never,
 }
 
-/// Options a listener is created with. Those of TCP mean nothing on a Unix socket; its buffers are not inherited from
+/// Options a listener is created with. Those of TCP have no effect on a Unix socket; its buffers are not inherited from
 /// the listener, so it is not given any.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {

@@ -67,7 +67,7 @@ fn poll_reports_what_is_wanted() {
     let (near, mut far) = pair();
     let waker = Waker::new().unwrap();
     let socket = set.push(near.as_fd(), WRITE);
-    let bell = set.push(waker.as_fd(), READ);
+    let wake = set.push(waker.as_fd(), READ);
     assert_eq!((set.wait(Some(DEADLINE)).unwrap(), set.ready(socket), set.len()), (1, WRITE, 2));
     set.set(socket, READ);
     assert_eq!(set.wait(Some(Duration::from_millis(1))).unwrap(), 0);
@@ -75,7 +75,7 @@ fn poll_reports_what_is_wanted() {
     waker.wake();
     // The second may come a moment later than the first.
     while set.wait(Some(DEADLINE)).unwrap() < 2 {}
-    assert_eq!((set.ready(socket), set.ready(bell)), (READ, READ));
+    assert_eq!((set.ready(socket), set.ready(wake)), (READ, READ));
     set.set(socket, Readiness::default());
     assert_eq!((set.wait(None).unwrap(), set.ready(socket)), (1, Readiness::default()), "left out");
     set.swap_remove(socket);

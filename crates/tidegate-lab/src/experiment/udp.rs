@@ -242,7 +242,7 @@ mod tests {
         let mut rows = [row(DatagramPath::Plain, 230_000.0), row(DatagramPath::Segments, 6_900_000.0)];
         compare(&mut rows);
         assert_eq!(rows.each_ref().map(|r| r.times_plain), [Some(1.0), Some(30.0)]);
-        assert_eq!(rows[0].tcp_estimate().round(), 15_333.0); // the source's own figures
+        assert_eq!(rows[0].tcp_estimate().round(), 15_333.0); // the book's own figures
         let mut alone = [row(DatagramPath::Segments, 1.0)];
         compare(&mut alone);
         assert_eq!(alone[0].times_plain, None);

@@ -116,9 +116,9 @@ impl Knob {
             Self::Buffers => (&[64, 1024], &[16, 4096]),
             Self::BufferBytes => return buffer_sizes(extent, page_bytes() as u64),
             Self::EventsPerWait => (&[16, 1024], &[64, 4096]),
-            Self::OutstandingSends => (&[200], &[50, 1000]), // 200 is the source's
+            Self::OutstandingSends => (&[200], &[50, 1000]), // 200 is the book's
             Self::Wait => (&[50], &[1000]),
-            Self::MaxReceiving => (&[100], &[1000]), // 100 is the source's
+            Self::MaxReceiving => (&[100], &[1000]), // 100 is the book's
             Self::Receive | Self::LockMemory => (&[1], &[]),
             Self::PostedAccepts => (&[64], &[256]),
             Self::Coalesce | Self::MaxConnections => return Vec::new(),

@@ -82,7 +82,7 @@ pub fn baseline_ping(name: &str, size: usize, time: Duration) -> io::Result<Ping
         }
         sent = now;
     }
-    let _ = side.writer.end(Ended::Finished); // it spins: no bell
+    let _ = side.writer.end(Ended::Finished); // it spins: nobody has to be woken
     let elapsed_s = (sent - warm).as_secs_f64();
     let round_trips_per_s = nanos.len() as f64 / elapsed_s;
     Ok(PingReport {

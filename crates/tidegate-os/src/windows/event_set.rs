@@ -94,7 +94,7 @@ impl ListenerTells {
 pub struct EventSet {
     wake_event: Arc<EventObject>,
     owners: Vec<EventOwner>,
-    /// Of the seats, in their order.
+    /// Of the owners, in their order.
     handles: Vec<HANDLE>,
     /// Events that no socket has.
     free: Vec<EventObject>,
@@ -103,8 +103,6 @@ pub struct EventSet {
 impl EventSet {
     /// Sockets that it holds besides a listener: one of the 64 events is the wake event.
     pub const SOCKETS: usize = MOST - 2;
-    /// Where the wake event is.
-    pub const BELL: usize = 0;
 
     /// For the calling thread.
     pub fn new() -> io::Result<Self> {

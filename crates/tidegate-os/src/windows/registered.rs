@@ -185,7 +185,7 @@ impl RegisteredQueue {
         self.operations.stop_accepting();
     }
 
-    /// Ends accepts whose connection has stood for `limit` without a byte.
+    /// Ends accepts whose connection has been established for `limit` without a byte.
     pub fn drop_silent(&self, limit: Duration) {
         self.operations.drop_silent(limit);
     }

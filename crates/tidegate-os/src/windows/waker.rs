@@ -25,11 +25,11 @@ impl Waker {
     }
 
     /// From now on `wake_event` is called in place of making the socket readable. The first call counts.
-    pub fn ring_with(&self, wake_event: impl Fn() + Send + Sync + 'static) {
+    pub fn wake_with(&self, wake_event: impl Fn() + Send + Sync + 'static) {
         let _ = self.wake_event.set(Box::new(wake_event)); // a loop has one way of waiting
     }
 
-    /// Makes it readable, or rings.
+    /// Makes it readable, or calls that.
     pub fn wake(&self) {
         match self.wake_event.get() {
             Some(wake_event) => wake_event(),

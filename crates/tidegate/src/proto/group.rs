@@ -122,7 +122,7 @@ mod tests {
     use crate::proto::mail::Address;
     use crate::proto::session::Mail;
 
-    /// An office that remembers what came, and has room for so much.
+    /// A mail sink that remembers what came, and has room for so much.
     struct TestSink {
         got: Mutex<Vec<(Token, u32)>>,
         room: usize,

@@ -1,4 +1,4 @@
-//! Unix sockets: what differs from TCP is the file, and limits that mean nothing there.
+//! Unix sockets: what differs from TCP is the file, and limits that have no effect there.
 #![cfg(unix)]
 
 use std::num::NonZeroU32;

@@ -433,7 +433,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         };
         let Phase::Dialling(request) = &mut entry.phase else { return };
         match outcome.and_then(|()| self.port.settle(token, &mut entry.socket)) {
-            Ok(Settled::Waits) => return,
+            Ok(Settled::Pending) => return,
             Ok(Settled::Established) => entry.dialling = false,
             Err(e) => {
                 entry.dialling = false;

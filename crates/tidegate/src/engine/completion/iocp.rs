@@ -32,7 +32,7 @@ use tidegate_os::overlapped::Queue;
 use tidegate_os::port::{AcceptPort, CompletionPort};
 use tidegate_os::waker::Waker;
 
-use super::operations::Waits;
+use super::operations::OverlappedNotifier;
 use super::winsock::{Winsock, accept_port};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use crate::policy::accept::ACCEPTS_POSTED;
@@ -59,7 +59,7 @@ impl Engine for Leaf {
 /// A completion port.
 pub(crate) type Iocp = Winsock<Queue<CompletionPort>>;
 
-impl Waits for CompletionPort {
+impl OverlappedNotifier for CompletionPort {
     const HOLDS: usize = usize::MAX;
     const ACCEPTS: usize = ACCEPTS_POSTED;
     const MOST_ACCEPTS: usize = usize::MAX;
@@ -70,7 +70,7 @@ impl Waits for CompletionPort {
     }
 
     fn hear(&self, waker: &Waker) {
-        waker.ring_with(self.wake_event());
+        waker.wake_with(self.wake_event());
     }
 
     fn has_waiting(acceptor: &AcceptPort) -> bool {

@@ -19,7 +19,7 @@ use crate::proto::queue::FileSending;
 use crate::service::Dial;
 
 /// A way to be notified that an overlapped operation has ended, as a leaf brings it.
-pub(crate) trait Waits: Notifier + 'static {
+pub(crate) trait OverlappedNotifier: Notifier + 'static {
     /// Connections that one thread can have.
     const HOLDS: usize;
     /// Accepts that a thread keeps posted, if it is to accept without end; more while it is behind.
@@ -31,7 +31,7 @@ pub(crate) trait Waits: Notifier + 'static {
 
     /// For the calling thread; takes `events` at once, where that can be set.
     fn open(events: usize) -> io::Result<Self>;
-    /// Has the waker ring here.
+    /// Has the waker end waits here.
     fn hear(&self, waker: &Waker);
     /// Whether connections wait to be accepted.
     fn has_waiting(acceptor: &Self::Acceptor) -> bool;
@@ -152,7 +152,7 @@ macro_rules! operations_of_queue {
 }
 pub(super) use operations_of_queue;
 
-impl<W: Waits> Operations for Queue<W>
+impl<W: OverlappedNotifier> Operations for Queue<W>
 where
     W::Acceptor: Send + Sync + 'static,
 {

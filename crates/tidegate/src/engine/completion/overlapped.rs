@@ -25,7 +25,7 @@ use tidegate_os::overlapped::Queue;
 use tidegate_os::socket::Listener;
 use tidegate_os::waker::Waker;
 
-use super::operations::Waits;
+use super::operations::OverlappedNotifier;
 use super::winsock::Winsock;
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 
@@ -51,7 +51,7 @@ impl Engine for Leaf {
 /// A thread's events.
 pub(crate) type Overlapped = Winsock<Queue<Events>>;
 
-impl Waits for Events {
+impl OverlappedNotifier for Events {
     const HOLDS: usize = Self::RECEIVES;
     const ACCEPTS: usize = 8;
     const RECEIVES_AHEAD: bool = false; // each has an event
@@ -62,7 +62,7 @@ impl Waits for Events {
     }
 
     fn hear(&self, waker: &Waker) {
-        waker.ring_with(self.wake_event());
+        waker.wake_with(self.wake_event());
     }
 
     fn has_waiting(acceptor: &Listener) -> bool {

@@ -100,7 +100,7 @@ impl Operations for RegisteredQueue {
     }
 
     fn hear(&self, waker: &Waker) {
-        waker.ring_with(self.wake_event());
+        waker.wake_with(self.wake_event());
     }
 
     fn files(&self) -> FileSending {

@@ -122,7 +122,7 @@ enum Kind {
     Handed,
     /// An offer of shared memory was answered; a peer has woken this side of one.
     Answered,
-    Bell,
+    Notify,
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -564,7 +564,7 @@ impl CompletionDriver for Uring {
             }
             k if k == Kind::Handed as u64 => self.handed(raw),
             k if k == Kind::Answered as u64 => Completion::Dialled { token, outcome: Ok(()) },
-            k if k == Kind::Bell as u64 => self.rung(token, &raw),
+            k if k == Kind::Notify as u64 => self.notified(token, &raw),
             k if k == Kind::Closed as u64 => {
                 if raw.result.is_ok() {
                     self.direct -= 1; // otherwise the chain is broken, and the socket open

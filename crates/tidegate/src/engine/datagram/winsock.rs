@@ -27,7 +27,7 @@ use tidegate_os::datagram::Arrival;
 use tidegate_os::overlapped::{Datagram, DatagramDone, DatagramQueue, is_aborted};
 use tidegate_os::waker::Waker;
 
-use super::operations::Waits;
+use super::operations::OverlappedNotifier;
 use crate::engine::datagram::completion::{DatagramCompletion, DatagramDriver};
 use crate::engine::datagram::{DatagramWorker, StopOrder};
 use crate::policy::sends::MOST_POSTED;
@@ -38,7 +38,7 @@ use crate::proto::{InOrder, Sequence};
 const EVENTS: usize = 256;
 
 /// A thread's operations.
-pub(crate) struct PostedDatagrams<N: Waits> {
+pub(crate) struct PostedDatagrams<N: OverlappedNotifier> {
     queue: DatagramQueue<N>,
     /// The receives that are posted, and what has completed before an earlier one.
     receives: InOrder<io::Result<Datagram>>,
@@ -49,7 +49,7 @@ pub(crate) struct PostedDatagrams<N: Waits> {
     at_once: usize,
 }
 
-impl<N: Waits> DatagramDriver for PostedDatagrams<N> {
+impl<N: OverlappedNotifier> DatagramDriver for PostedDatagrams<N> {
     type Buffer = Datagram;
 
     fn open(worker: &DatagramWorker, waker: &Arc<Waker>) -> io::Result<Self> {
@@ -122,7 +122,7 @@ impl<N: Waits> DatagramDriver for PostedDatagrams<N> {
     }
 }
 
-impl<N: Waits> PostedDatagrams<N> {
+impl<N: OverlappedNotifier> PostedDatagrams<N> {
     /// After a stop: what waits in the socket and no receive has taken.
     fn receive_at_once(&mut self) -> Option<DatagramCompletion<Datagram>> {
         if self.stopped != Some(StopOrder::Serve) || self.receives.pending() > 0 || self.at_once == 0 {

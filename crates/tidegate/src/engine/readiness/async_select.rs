@@ -67,7 +67,7 @@ impl Poller for AsyncSelect {
     }
 
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
-        waker.ring_with(self.messages.wake_event());
+        waker.wake_with(self.messages.wake_event());
         Ok(())
     }
 

@@ -352,13 +352,13 @@ impl<P: Poller> ReadinessLoop<P> {
         }
         match entry.stream.settle() {
             Err(e) => self.fail_dial(token, e),
-            Ok(Settled::Waits) if entry.watched => {}
-            Ok(Settled::Waits) => self.watch(token),
+            Ok(Settled::Pending) if entry.watched => {}
+            Ok(Settled::Pending) => self.watch(token),
             Ok(Settled::Established) => self.dialled(token, ready),
         }
     }
 
-    /// Its patience is over, or the limits have changed: an attempt that waits for more than the connection goes on
+    /// Its timeout is over, or the limits have changed: an attempt that waits for more than the connection goes on
     /// without.
     fn settle_anyway(&mut self, token: Token) {
         let Some(ReadinessEntry { stream, phase: Phase::Dialling(request), .. }) = self.table.get_mut(token)

@@ -85,7 +85,7 @@ impl Poller for EventSelect {
     }
 
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
-        waker.ring_with(self.set.wake_event());
+        waker.wake_with(self.set.wake_event());
         Ok(())
     }
 

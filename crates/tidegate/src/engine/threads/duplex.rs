@@ -3,13 +3,13 @@
 //! # How it waits
 //! The receiving thread sleeps in `recv`, shows what came to the session, and wakes the sending thread, which sleeps on
 //! a condition and then in `send`. An acceptor sleeps in `poll` on the listener when nobody waits there. This is the
-//! blocking server of the source.
+//! blocking server of the book (docs/sources.md).
 //!
 //! # What it bounds
 //! Two threads for each connection: the first limit is the number of threads (`kernel.threads-max`, `kernel.pid_max`,
 //! and two memory maps a thread out of `vm.max_map_count`), the next their memory. A connection for which there are no
 //! threads, or not the memory to begin with and a reserve beside it, is refused and counted. `threads` and
-//! `events_per_wait` mean nothing here.
+//! `events_per_wait` have no effect here.
 //!
 //! # What it costs
 //! Two stacks and two kernel stacks (16 KiB each) for each connection, a receive buffer of `buffer_bytes` on the heap,
@@ -72,8 +72,8 @@ impl Engine for Leaf {
         let back = registry.clone();
         let acceptor = start_acceptor(&registry, Blocking::Waits, begin)?;
         registry.dials_by(dial);
-        let back_office = spawn(&registry, "control", move || control.run(&back));
-        let back_office = match back_office {
+        let control_thread = spawn(&registry, "control", move || control.run(&back));
+        let control_thread = match control_thread {
             Ok(thread) => thread,
             Err(e) => {
                 registry.order_all(Order::Stop);
@@ -81,7 +81,7 @@ impl Engine for Leaf {
                 return Err(e);
             }
         };
-        Ok(registry.handle(command_queue, vec![acceptor, back_office]))
+        Ok(registry.handle(command_queue, vec![acceptor, control_thread]))
     }
 }
 
@@ -207,27 +207,30 @@ struct DuplexState {
 /// Something a thread can sleep on while others ring.
 #[derive(Default)]
 struct Notify {
-    rung: Mutex<bool>,
+    notified: Mutex<bool>,
     condition: Condvar,
 }
 
 impl Notify {
-    fn ring(&self) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    fn notify(&self) {
+        *self.notified.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.condition.notify_one();
     }
 
-    /// Sleeps until it was rung, at most for `limit`.
+    /// Sleeps until it was notified, at most for `limit`.
     fn wait(&self, limit: Option<Duration>) {
-        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rung = match limit {
+        let notified = self.notified.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notified = match limit {
             Some(limit) => {
-                let waited = self.condition.wait_timeout_while(rung, limit, |rung| !*rung);
+                let waited = self.condition.wait_timeout_while(notified, limit, |notified| !*notified);
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
-            None => self.condition.wait_while(rung, |rung| !*rung).unwrap_or_else(PoisonError::into_inner),
+            None => self
+                .condition
+                .wait_while(notified, |notified| !*notified)
+                .unwrap_or_else(PoisonError::into_inner),
         };
-        *rung = false;
+        *notified = false;
     }
 }
 
@@ -243,8 +246,8 @@ impl Wake for ThreadWakers {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.sender.ring();
-        self.receiver.ring();
+        self.sender.notify();
+        self.receiver.notify();
     }
 }
 
@@ -261,7 +264,7 @@ fn serve(stream: Stream, slot: RegistrySlot, mut caller: Caller, headroom: Headr
     // Without it a send could sleep for ever; the kernel refuses the option only for a socket that is gone.
     let _ = stream.set_send_timeout(Some(SEND_QUANTUM));
     let (sender, receiver) = (Arc::new(Notify::default()), Arc::new(Notify::default()));
-    slot.post
+    slot.inbox
         .wakes(&Waker::from(Arc::new(ThreadWakers { sender: sender.clone(), receiver: receiver.clone() })));
     let shared = Arc::new(SharedConnection {
         stream,
@@ -329,10 +332,10 @@ impl SharedConnection {
         };
         drop(state);
         if action.send || action.then != NextStep::Nothing || sooner {
-            self.sender.ring();
+            self.sender.notify();
         }
         if action.receive != before.receive || action.then != NextStep::Nothing {
-            self.receiver.ring();
+            self.receiver.notify();
         }
         if lacks_memory {
             self.slot.registry.relieve();
@@ -412,7 +415,7 @@ impl SharedConnection {
                 let waits = state.connection.waits_for_work();
                 drop(state);
                 if waits {
-                    self.receiver.ring(); // mail that has come before is its to look at, too
+                    self.receiver.notify(); // mail that has come before is its to look at, too
                 }
                 self.send(&mut taken);
             } else if has_mail && !is_short {
@@ -432,13 +435,13 @@ impl SharedConnection {
     /// case, so that who really takes too little is found out. Whether there is more.
     fn take_some_deliveries(&self, taken: &SendQueue) -> bool {
         for _ in 0..MAIL_QUANTUM {
-            let Some(waiting) = self.slot.post.waiting() else { return false };
+            let Some(waiting) = self.slot.inbox.waiting() else { return false };
             if waiting < GROUP_QUANTUM && !self.has_room(taken) {
                 return true;
             }
             self.take_delivery();
         }
-        self.slot.post.has_delivery()
+        self.slot.inbox.has_delivery()
     }
 
     /// Whether the outbox is low, or nothing of it can be sent.
@@ -451,7 +454,7 @@ impl SharedConnection {
     /// Hands out one piece of mail, or an order. Whether there was one.
     fn take_delivery(&self) -> bool {
         let _in_order = self.deliveries.lock().unwrap_or_else(PoisonError::into_inner);
-        self.slot.post.take().map(|event| self.dispatch(event)).is_some()
+        self.slot.inbox.take().map(|event| self.dispatch(event)).is_some()
     }
 
     /// Sends once from what was taken.
@@ -477,7 +480,7 @@ impl SharedConnection {
         if then == NextStep::Reset {
             let _ = self.stream.reset_on_close(); // it is closed either way
         }
-        self.receiver.ring();
+        self.receiver.notify();
         // Wakes the other thread from its receive without telling the peer anything. It may have ended already.
         let _ = self.stream.shutdown_receive();
     }

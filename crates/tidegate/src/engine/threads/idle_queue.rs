@@ -23,7 +23,7 @@ impl IdleSet {
         self.queue.push(WorkItem::Rotated(pooled));
     }
 
-    /// There is nothing to watch: sleeps until the lot is closed.
+    /// There is nothing to watch: sleeps until the idle set is closed.
     pub(super) fn watch(&self) {
         let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.changed.wait_while(closed, |closed| !*closed));

@@ -1,6 +1,6 @@
 //! Where `pool` parks connections that have nothing to say while others wait for a worker.
 //!
-//! One thread sleeps in `epoll_wait` for all of them. A connection leaves the lot for the queue of the workers when its
+//! One thread sleeps in `epoll_wait` for all of them. A connection leaves the set for the queue of the workers when its
 //! socket is ready, when mail comes for it, or when its deadline does; so a worker never looks at one that has nothing
 //! to do, and any number of silent peers costs the others nothing.
 
@@ -77,10 +77,10 @@ impl IdleSet {
     pub(super) fn park(self: &Arc<Self>, pooled: Box<PooledConnection>, registry: &ConnectionRegistry) {
         let policy = registry.policy();
         let (wanted, deadline) = (pooled.entry.interest(), pooled.deadline(&policy));
-        let post = pooled.slot.post.clone();
+        let inbox = pooled.slot.inbox.clone();
         let token = self.lock().parked.insert(pooled);
         // Before it is watched: the next worker to have it says whom mail is to wake, and nobody may say so after that.
-        post.wakes(&TaskWaker::from(Arc::new(UnparkWaker { idle_set: Arc::downgrade(self), token })));
+        inbox.wakes(&TaskWaker::from(Arc::new(UnparkWaker { idle_set: Arc::downgrade(self), token })));
         let mut state = self.lock();
         let IdleSetState { parked, timers, sleeps_until, .. } = &mut *state;
         let Some(pooled) = parked.get_mut(token) else {
@@ -96,7 +96,7 @@ impl IdleSet {
         let watched = fd.is_some_and(|fd| self.epoll.add_level_for(fd, wanted, token.to_u64()).is_ok());
         drop(state);
         // Mail, or other limits, may have come before that; and what cannot be watched must be looked at in turn.
-        if !watched || post.has_delivery() || !Arc::ptr_eq(&policy, &registry.policy()) {
+        if !watched || inbox.has_delivery() || !Arc::ptr_eq(&policy, &registry.policy()) {
             self.unpark(token);
         }
     }
@@ -114,7 +114,7 @@ impl IdleSet {
         self.queue.push(WorkItem::Rotated(pooled));
     }
 
-    /// Watches on the calling thread until the lot is closed.
+    /// Watches on the calling thread until the idle set is closed.
     pub(super) fn watch(&self) {
         self.watch_by(|reports, timeout| self.epoll.wait(reports, timeout));
     }

@@ -2,7 +2,7 @@
 //!
 //! | model | threads |
 //! |---|---|
-//! | [`duplex`] | two for each connection, as in the source: one receives, one sends |
+//! | [`duplex`] | two for each connection, as in the book: one receives, one sends |
 //! | [`pool`] | a fixed number, fed by a queue of accepted sockets |
 //!
 //! `pool` parks quiet connections in a [`idle_set`]. Both have an acceptor that sleeps in `accept` ([`acceptor`]), and

@@ -105,12 +105,12 @@ fn start_workers(
     started.threads.push(spawn(registry, "watch", move || watcher.watch())?);
     let asked = queue.clone();
     registry.dials_by(move |request, slot| asked.push(WorkItem::Dial { request, slot }));
-    let back_office = spawn(registry, "control", move || {
+    let control_thread = spawn(registry, "control", move || {
         control.run(&back);
         close.close();
         dials.close();
     })?;
-    started.threads.push(back_office);
+    started.threads.push(control_thread);
     started.threads.push(start_acceptor(registry, Blocking::Never, move |stream, peer, slot| {
         feed.push(WorkItem::Accepted { stream, peer, slot });
     })?);
@@ -151,7 +151,7 @@ impl PooledConnection {
     fn has_work(&self, ready: Readiness, policy: &Policy) -> bool {
         ready != Readiness::default()
             || self.progress == Progress::Yield
-            || self.slot.post.has_delivery()
+            || self.slot.inbox.has_delivery()
             || self.deadline(policy).is_some_and(|at| at <= Instant::now())
     }
 }
@@ -319,7 +319,7 @@ impl PoolWorker {
     fn take_on(&self, job: WorkItem, buffer: &mut [u8]) -> Option<Box<PooledConnection>> {
         let (transport, mut caller, slot) = match job {
             WorkItem::Rotated(pooled) => {
-                pooled.slot.post.wakes(&self.wakes);
+                pooled.slot.inbox.wakes(&self.wakes);
                 return Some(pooled);
             }
             WorkItem::Accepted { stream, peer, slot } => {
@@ -338,7 +338,7 @@ impl PoolWorker {
         let session =
             self.registry.open_session(&mut caller, || transport.local_addr(), self.index, &self.counters)?;
         self.counters.fast_paths.add(transport.is_shared().into());
-        slot.post.wakes(&self.wakes);
+        slot.inbox.wakes(&self.wakes);
         let connection = Connection::new(session, caller.origin(), Instant::now());
         let mut pooled = Box::new(PooledConnection {
             entry: ReadinessEntry::new(transport, Phase::Open(connection)),
@@ -373,7 +373,7 @@ impl PoolWorker {
             if self.deliver(pooled) == Progress::Closed {
                 return TurnOutcome::Over;
             }
-            let has_mail = pooled.slot.post.has_delivery();
+            let has_mail = pooled.slot.inbox.has_delivery();
             let others = self.queue.others_wait(&self.alarm);
             turns += 1;
             if others && turns > self.registry.policy().drain_budget {
@@ -418,7 +418,7 @@ impl PoolWorker {
     /// Hands out mail and orders, as many as have their turn.
     fn deliver(&self, pooled: &mut PooledConnection) -> Progress {
         for _ in 0..MAIL_QUANTUM {
-            let Some(event) = pooled.slot.post.take() else { break };
+            let Some(event) = pooled.slot.inbox.take() else { break };
             let policy = self.registry.policy();
             let context = pooled.slot.context(&policy, &self.counters);
             let progress = pooled.entry.dispatch(event, &context);

@@ -310,7 +310,7 @@ async fn unless_given_up<T>(
     let mut attempt = pin!(attempt);
     let mut late = request.deadline().map(|at| Box::pin(sleep_until(at.into())));
     poll_fn(|task| {
-        slot.post.wakes(task.waker());
+        slot.inbox.wakes(task.waker());
         let is_late = late.as_mut().is_some_and(|late| late.as_mut().poll(task).is_ready());
         match slot.gives_up(request) {
             Some(e) => Poll::Ready(Err(e)),
@@ -441,15 +441,15 @@ impl<T: Socket> Future for ConnectionTask<T> {
     fn poll(mut self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<()> {
         let this = &mut *self;
         with_counters(&this.slot.registry, |counters| counters.wake_ups.add(1));
-        this.slot.post.wakes(task.waker());
+        this.slot.inbox.wakes(task.waker());
         if !std::mem::replace(&mut this.opened, true) {
             this.dispatch(Event::Opened);
         }
         for _ in 0..MAIL_QUANTUM {
-            let Some(event) = this.slot.post.take() else { break };
+            let Some(event) = this.slot.inbox.take() else { break };
             this.dispatch(event);
         }
-        let has_mail = this.slot.post.has_delivery();
+        let has_mail = this.slot.inbox.has_delivery();
         for _ in 0..this.slot.registry.policy().drain_budget {
             let action = this.connection.action();
             if matches!(action.then, NextStep::Close | NextStep::Reset) {

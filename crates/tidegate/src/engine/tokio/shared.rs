@@ -22,7 +22,7 @@ use crate::fastpath::{Handshake, MemoryLink, Rendezvous};
 pub(in crate::engine) struct LinkStream {
     link: MemoryLink,
     /// Its TCP connection once more, for the reactor, which owns what it watches.
-    bell: TcpStream,
+    notify: TcpStream,
     /// What the task waits for.
     waits: Readiness,
 }
@@ -48,11 +48,11 @@ impl LinkStream {
             if self.link.prepare_sleep(wants) != Readiness::default() {
                 continue;
             }
-            let Poll::Ready(rung) = self.bell.poll_read_ready(task) else {
+            let Poll::Ready(woken) = self.notify.poll_read_ready(task) else {
                 self.waits = self.waits.or(wants);
                 return Poll::Pending;
             };
-            rung?;
+            woken?;
             // One wake-up is for both directions, and only this one is looked at now.
             let heed = || {
                 if self.link.heed(self.waits) != Readiness::default() {
@@ -60,7 +60,7 @@ impl LinkStream {
                 }
                 Err::<(), _>(io::ErrorKind::WouldBlock.into()) // there was one, and is no more
             };
-            let _ = self.bell.try_io(Interest::READABLE, heed);
+            let _ = self.notify.try_io(Interest::READABLE, heed);
         }
     }
 }
@@ -133,8 +133,8 @@ impl Socket for LinkStream {
 
 /// An established connection that has agreed on shared memory.
 pub(in crate::engine) fn over(link: MemoryLink) -> io::Result<LinkStream> {
-    let bell = TcpStream::adopt(link.borrowed().try_clone_to_owned()?.into())?;
-    Ok(LinkStream { link, bell, waits: Readiness::default() })
+    let notify = TcpStream::adopt(link.borrowed().try_clone_to_owned()?.into())?;
+    Ok(LinkStream { link, notify, waits: Readiness::default() })
 }
 
 /// An accepted connection: through shared memory if it has left an offer.

@@ -70,7 +70,7 @@ pub(crate) struct ThreadBalance {
 }
 
 impl ThreadBalance {
-    /// For threads behind these gates, of which the first are `started` now; none has room yet.
+    /// For threads behind these command queues, of which the first are `started` now; none has room yet.
     pub(crate) fn new(command_queues: &[Arc<CommandQueue>], started: usize) -> Self {
         Self {
             workers: command_queues.iter().map(|_| ThreadPlaces::default()).collect(),

@@ -76,7 +76,7 @@ pub(in crate::engine) fn check_locked(policy: &Policy, model: Model) -> io::Resu
 /// Workers of `pool`, where the policy leaves it open.
 pub(in crate::engine) const POOL_WORKERS: usize = 256;
 
-/// Threads of `async-select`, where the policy leaves it open: as many as in the source's table.
+/// Threads of `async-select`, where the policy leaves it open: as many as in the book's table.
 const WINDOW_THREADS: usize = 3;
 
 /// Threads of a client on the models whose threads wait for 64 events each, where the policy leaves it open. They are

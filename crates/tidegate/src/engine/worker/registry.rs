@@ -92,7 +92,7 @@ struct RegistryState {
     stopping: Option<Order>,
     pause: AcceptPause,
     next: u64,
-    posts: HashMap<u64, Weak<Inbox>>,
+    inboxes: HashMap<u64, Weak<Inbox>>,
     /// An acceptor that is a task rather than a thread.
     acceptor: Option<Waker>,
 }
@@ -123,7 +123,7 @@ impl ConnectionRegistry {
         let _ = self.dial.set(Box::new(dial)); // there is one engine
     }
 
-    /// The gate, the counters and the threads of an engine whose control is behind the gate.
+    /// The command queue, the counters and the threads of an engine whose control thread has that queue.
     pub(in crate::engine) fn handle(
         &self,
         command_queue: Arc<CommandQueue>,
@@ -165,8 +165,8 @@ impl ConnectionRegistry {
     /// Goes on with other limits, and has every connection look at them.
     pub(in crate::engine) fn set_policy(&self, policy: Arc<Policy>) {
         self.policy.store(policy);
-        for post in self.wake_all(|_| {}).iter().filter_map(Weak::upgrade) {
-            post.wake();
+        for inbox in self.wake_all(|_| {}).iter().filter_map(Weak::upgrade) {
+            inbox.wake();
         }
     }
 
@@ -174,11 +174,11 @@ impl ConnectionRegistry {
     fn wake_all(&self, change: impl FnOnce(&mut RegistryState)) -> Vec<Weak<Inbox>> {
         let mut state = self.lock();
         change(&mut state);
-        let (posts, acceptor) = (state.posts.values().cloned().collect(), state.acceptor.take());
+        let (inboxes, acceptor) = (state.inboxes.values().cloned().collect(), state.acceptor.take());
         drop(state);
         self.changed.notify_all();
         wake(acceptor);
-        posts
+        inboxes
     }
 
     fn lock(&self) -> MutexGuard<'_, RegistryState> {
@@ -248,9 +248,9 @@ impl ConnectionRegistry {
         state.next += 1;
         let id = state.next;
         let bound = self.policy().mail_queue;
-        let post = Arc::new(Inbox::new(self, bound, state.stopping));
-        state.posts.insert(id, Arc::downgrade(&post));
-        RegistrySlot { registry: self.clone(), id, dialled_by_session, mail_sink: post.clone(), post }
+        let inbox = Arc::new(Inbox::new(self, bound, state.stopping));
+        state.inboxes.insert(id, Arc::downgrade(&inbox));
+        RegistrySlot { registry: self.clone(), id, dialled_by_session, mail_sink: inbox.clone(), inbox }
     }
 
     /// Makes the session for a connection, or counts the refusal. `local` finds out the address of this end.
@@ -385,22 +385,22 @@ impl ConnectionRegistry {
         let (policy, now) = (self.policy(), Instant::now());
         let mut state = self.lock();
         let relief = state.pause.relieve(sum, &policy, now);
-        let posts: Vec<_> = state.posts.values().cloned().collect();
+        let inboxes: Vec<_> = state.inboxes.values().cloned().collect();
         drop(state);
         if relief == Relief::Shed {
-            let posts = posts.iter().filter_map(Weak::upgrade).filter_map(|post| post.candidate());
-            victims(posts).for_each(|post| post.order(Order::Shed));
+            let inboxes = inboxes.iter().filter_map(Weak::upgrade).filter_map(|inbox| inbox.candidate());
+            victims(inboxes).for_each(|inbox| inbox.order(Order::Shed));
         }
     }
 
     /// Stops accepting, and orders this of every connection, later ones too.
     pub(in crate::engine) fn order_all(&self, order: Order) {
-        let posts = self.wake_all(|state| state.stopping = state.stopping.max(Some(order)));
+        let inboxes = self.wake_all(|state| state.stopping = state.stopping.max(Some(order)));
         if let Some(waker) = self.waker.get() {
             waker.wake();
         }
-        for post in posts.iter().filter_map(Weak::upgrade) {
-            post.order(order);
+        for inbox in inboxes.iter().filter_map(Weak::upgrade) {
+            inbox.order(order);
         }
     }
 
@@ -450,7 +450,7 @@ pub(in crate::engine) struct RegistrySlot {
     pub(in crate::engine) registry: Arc<ConnectionRegistry>,
     id: u64,
     dialled_by_session: bool,
-    pub(in crate::engine) post: Arc<Inbox>,
+    pub(in crate::engine) inbox: Arc<Inbox>,
     /// The same, as its session knows it.
     mail_sink: Arc<dyn MailSink>,
 }
@@ -474,7 +474,7 @@ impl RegistrySlot {
 
     /// Why a connection attempt is to be given up now, if it is.
     pub(in crate::engine) fn gives_up(&self, request: &DialRequest) -> Option<io::Error> {
-        let stops = match self.post.last_order() {
+        let stops = match self.inbox.last_order() {
             Some(Order::Stop) => true,
             Some(Order::Drain) => !request.is_by_session(),
             Some(Order::Shed) | None => false,
@@ -488,7 +488,7 @@ impl RegistrySlot {
 
 impl Drop for RegistrySlot {
     fn drop(&mut self) {
-        self.post.close();
+        self.inbox.close();
         let mut state = self.registry.lock();
         match self.dialled_by_session {
             true => state.dialled -= 1,
@@ -496,7 +496,7 @@ impl Drop for RegistrySlot {
         }
         let open = state.open + state.dialled;
         state.pause.end();
-        state.posts.remove(&self.id);
+        state.inboxes.remove(&self.id);
         let acceptor = state.acceptor.take();
         drop(state);
         wake(acceptor);

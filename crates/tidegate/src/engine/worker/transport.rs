@@ -98,7 +98,7 @@ pub(in crate::engine) enum Settled {
     /// It is established.
     Established,
     /// Not settled yet: wait again.
-    Waits,
+    Pending,
 }
 
 /// A listening socket, and where offers for the fast path are left, if it has that.
@@ -196,7 +196,7 @@ impl Transport for SocketTransport {
                 }
                 HandshakeOutcome::Plain(stream) => {
                     *self = Self::Plain(stream);
-                    Ok(Settled::Waits) // it may still be connecting: writable when it is not
+                    Ok(Settled::Pending) // it may still be connecting: writable when it is not
                 }
             },
             Self::Plain(stream) => {

@@ -337,7 +337,7 @@ impl Uring {
                 HandshakeOutcome::Link(link) => *socket = link.into(),
                 HandshakeOutcome::Plain(stream) => {
                     *socket = self.connecting(token, OwnedFd::from(stream).into()); // it may still be connecting
-                    return Ok(Settled::Waits);
+                    return Ok(Settled::Pending);
                 }
             },
             RingSocket::Connecting(Handle::Plain(fd)) => match Arc::try_unwrap(fd) {
@@ -345,7 +345,7 @@ impl Uring {
                 Err(shared) => {
                     // Named in something that was not handed over yet.
                     *socket = self.connecting(token, Handle::Plain(shared));
-                    return Ok(Settled::Waits);
+                    return Ok(Settled::Pending);
                 }
             },
             other => *socket = other,
@@ -371,7 +371,7 @@ impl Uring {
         if !socket.is_polled.replace(true) {
             socket.token.set(token);
             self.sharing.by_token.insert(token, socket.clone());
-            self.ring.poll_multi(socket.link.watched(), key(Kind::Bell, token));
+            self.ring.poll_multi(socket.link.watched(), key(Kind::Notify, token));
         }
         self.sharing.wake(socket);
     }
@@ -394,11 +394,11 @@ impl Uring {
 
     /// The peer has woken this side, or is gone.
     #[cold]
-    pub(super) fn rung(&mut self, token: Token, raw: &Raw) -> Completion<Self> {
+    pub(super) fn notified(&mut self, token: Token, raw: &Raw) -> Completion<Self> {
         if let Some(socket) = self.sharing.by_token.get(&token).cloned() {
             let ready = socket.link.heed(socket.wants());
             if !raw.more && !socket.link.is_cut() {
-                self.ring.poll_multi(socket.link.watched(), key(Kind::Bell, token));
+                self.ring.poll_multi(socket.link.watched(), key(Kind::Notify, token));
             }
             self.sharing.wake(&socket);
             self.sharing.rings.ready.push((socket, ready));
@@ -411,7 +411,7 @@ impl Uring {
             self.sharing.by_token.remove(&token);
             self.sharing.rings.forget(|other| Rc::ptr_eq(other, socket));
             // The TCP connection ends when the poll has.
-            self.ring.cancel(key(Kind::Bell, token), key(Kind::Ignored, token), Tells::Failure);
+            self.ring.cancel(key(Kind::Notify, token), key(Kind::Ignored, token), Tells::Failure);
         }
     }
 }

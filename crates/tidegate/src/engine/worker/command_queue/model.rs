@@ -21,32 +21,32 @@ fn explore(threads: impl Fn() + Send + Sync + 'static) {
     model.check(threads);
 }
 
-/// What an I/O thread sleeps on: like an eventfd, or the token of `thread::park`, it remembers that it was rung.
+/// What an I/O thread sleeps on: like an eventfd, or the token of `thread::park`, it remembers that it was notified.
 #[derive(Default)]
 struct Notify {
-    rung: Mutex<bool>,
+    notified: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Notify {
-    fn ring(&self) {
-        *self.rung.lock().unwrap() = true;
+    fn notify(&self) {
+        *self.notified.lock().unwrap() = true;
         self.changed.notify_one();
     }
 
     fn wait(&self) {
-        let mut rung = self.rung.lock().unwrap();
-        while !*rung {
-            rung = self.changed.wait(rung).unwrap();
+        let mut notified = self.notified.lock().unwrap();
+        while !*notified {
+            notified = self.changed.wait(notified).unwrap();
         }
-        *rung = false;
+        *notified = false;
     }
 }
 
 fn command_queue(bound: usize) -> (Arc<CommandQueue>, Arc<Notify>) {
     let notify = Arc::new(Notify::default());
-    let rings = notify.clone();
-    (Arc::new(CommandQueue::new(bound, move || rings.ring())), notify)
+    let notifies = notify.clone();
+    (Arc::new(CommandQueue::new(bound, move || notifies.notify())), notify)
 }
 
 /// A command that can be distinguished from others.

@@ -30,14 +30,14 @@ pub(in crate::engine) const ALONE: Token = Token { index: 0, generation: 0 };
 
 /// Mail and orders for one connection.
 pub(in crate::engine) struct Inbox {
-    state: Mutex<PostState>,
+    state: Mutex<InboxState>,
     bound: usize,
     stopped: Arc<AtomicBool>,
     registry: Weak<ConnectionRegistry>,
 }
 
 #[derive(Default)]
-struct PostState {
+struct InboxState {
     mail: VecDeque<Contained<Mail>>,
     order: Option<Order>,
     waker: Option<Waker>,
@@ -50,7 +50,7 @@ struct PostState {
 impl Inbox {
     pub(super) fn new(registry: &Arc<ConnectionRegistry>, bound: usize, order: Option<Order>) -> Self {
         Self {
-            state: Mutex::new(PostState { order, ..PostState::default() }),
+            state: Mutex::new(InboxState { order, ..InboxState::default() }),
             bound,
             stopped: registry.stopped.clone(),
             registry: Arc::downgrade(registry),
@@ -62,7 +62,7 @@ impl Inbox {
         self.lock().order
     }
 
-    fn lock(&self) -> MutexGuard<'_, PostState> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -49,12 +49,12 @@ fn nobody_is_woken_or_let_go_of_under_a_lock() {
             let (registry, inbox) = (Arc::downgrade(&registry), Arc::downgrade(inbox));
             Waker::from(Arc::new(ComesBack { registry, inbox, woken: woken.clone() }))
         };
-        let accepts = || _ = registry.poll_turn(&TaskContext::from_waker(&waker(&slot.post)));
-        slot.post.wakes(&waker(&slot.post));
-        slot.post.wakes(&waker(&slot.post));
+        let accepts = || _ = registry.poll_turn(&TaskContext::from_waker(&waker(&slot.inbox)));
+        slot.inbox.wakes(&waker(&slot.inbox));
+        slot.inbox.wakes(&waker(&slot.inbox));
         accepts();
         accepts();
-        slot.post.post(ALONE, Mail::Timer).expect("there is room");
+        slot.inbox.post(ALONE, Mail::Timer).expect("there is room");
         assert_eq!(woken.load(Relaxed), 1);
         registry.set_policy(Arc::new(Policy::default()));
         assert_eq!(woken.load(Relaxed), 3);
@@ -62,7 +62,7 @@ fn nobody_is_woken_or_let_go_of_under_a_lock() {
         registry.order_all(Order::Drain);
         assert_eq!(woken.load(Relaxed), 5);
         accepts();
-        let inbox = slot.post.clone();
+        let inbox = slot.inbox.clone();
         drop(slot);
         assert_eq!(woken.load(Relaxed), 6);
         drop(inbox);
@@ -75,7 +75,7 @@ fn nobody_is_woken_or_let_go_of_under_a_lock() {
 fn served(registry: &Arc<ConnectionRegistry>, count: usize) -> Vec<RegistrySlot> {
     let looked_after = |_| {
         let slot = registry.enter();
-        assert_eq!(slot.post.waiting(), None);
+        assert_eq!(slot.inbox.waiting(), None);
         slot
     };
     (0..count).map(looked_after).collect()
@@ -84,9 +84,9 @@ fn served(registry: &Arc<ConnectionRegistry>, count: usize) -> Vec<RegistrySlot>
 /// Which of them are to close for lack of memory; those that were told before are not named again.
 fn shed(slots: &[RegistrySlot]) -> Vec<usize> {
     let told = |slot: &RegistrySlot| {
-        let shed = slot.post.last_order() == Some(Order::Shed);
+        let shed = slot.inbox.last_order() == Some(Order::Shed);
         if shed {
-            assert!(matches!(slot.post.take(), Some(crate::proto::Event::Shed)));
+            assert!(matches!(slot.inbox.take(), Some(crate::proto::Event::Shed)));
         }
         shed
     };
@@ -103,7 +103,7 @@ fn for_lack_of_memory_accepting_pauses_and_only_in_the_end_the_longest_idle_are_
     let registry = registry(Policy { shed_after: Some(AFTER), ..Policy::default() });
     let unserved = registry.enter(); // nobody knows since when it rests
     let slots = served(&registry, 40);
-    slots[0].post.post(ALONE, Mail::Timer).expect("there is room"); // it does not rest
+    slots[0].inbox.post(ALONE, Mail::Timer).expect("there is room"); // it does not rest
     registry.relieve();
     assert_eq!(turn(&registry), AcceptStep::Accept(Admission::Admit), "nothing has failed");
 
@@ -116,7 +116,7 @@ fn for_lack_of_memory_accepting_pauses_and_only_in_the_end_the_longest_idle_are_
     registry.counters.no_memory.add(1); // of the others
     registry.relieve();
     assert_eq!(shed(&slots), [1, 2, 3], "a sixteenth of 40, and not the one that has something to do");
-    assert_eq!(unserved.post.last_order(), None);
+    assert_eq!(unserved.inbox.last_order(), None);
 
     registry.io_counters[0].no_memory.add(1);
     registry.io_counters[0].recovered.add(1);
