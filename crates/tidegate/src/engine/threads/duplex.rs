@@ -35,7 +35,7 @@ use super::super::worker::control::ControlThread;
 use super::super::worker::queue_writer::{Write, write_next};
 use super::super::worker::registry::{Caller, ConnectionRegistry, Order, RegistrySlot};
 use super::super::worker::threads::LEAST_RESERVE;
-use super::super::worker::transport::SocketTransport as Transport;
+use super::super::worker::transport::SocketTransport;
 use super::super::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM, SEND_QUANTUM};
@@ -174,8 +174,8 @@ fn connect_and_serve(request: DialRequest, slot: RegistrySlot) {
 fn connect(request: &DialRequest, slot: &RegistrySlot) -> io::Result<Stream> {
     let dial = request.dial();
     let begun = slot.registry.config.transports.dial(&dial.to, dial.from, Blocking::Never)?;
-    match settle(Transport::Plain(begun), request, slot)? {
-        Transport::Plain(stream) => stream.set_blocking(Blocking::Waits).map(|()| stream),
+    match settle(SocketTransport::Plain(begun), request, slot)? {
+        SocketTransport::Plain(stream) => stream.set_blocking(Blocking::Waits).map(|()| stream),
         _ => Err(io::ErrorKind::NotConnected.into()), // a plain one stays so
     }
 }

@@ -10,14 +10,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Context as TaskContext, Waker};
+use std::task::{Context as TaskContext, Waker as TaskWaker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use tidegate_os::waker::Waker as Notify;
-
 use tidegate_os::socket::Listener;
+use tidegate_os::waker::Waker;
 
 use super::admission::{self, AcceptPause, DialRoom};
 use super::{CommandQueue, EngineConfig, EngineHandle};
@@ -48,7 +47,7 @@ pub(in crate::engine) struct ConnectionRegistry {
     changed: Condvar,
     /// Wakes an acceptor that is a thread and waits for the listener. The listener itself is left as it is: another
     /// process may hold it, to go on with it.
-    waker: OnceLock<Arc<Notify>>,
+    waker: OnceLock<Arc<Waker>>,
     /// The engine has stopped; shared with every inbox.
     stopped: Arc<AtomicBool>,
     /// How the engine makes a connection that has its place.
@@ -94,7 +93,7 @@ struct RegistryState {
     next: u64,
     inboxes: HashMap<u64, Weak<Inbox>>,
     /// An acceptor that is a task rather than a thread.
-    acceptor: Option<Waker>,
+    acceptor: Option<TaskWaker>,
 }
 
 impl ConnectionRegistry {
@@ -193,7 +192,7 @@ impl ConnectionRegistry {
     }
 
     /// What the acceptor is to be woken with.
-    pub(in crate::engine) fn set_waker(&self, waker: Arc<Notify>) {
+    pub(in crate::engine) fn set_waker(&self, waker: Arc<Waker>) {
         let _ = self.waker.set(waker); // there is one acceptor
     }
 
@@ -418,7 +417,7 @@ impl ConnectionRegistry {
     }
 }
 
-fn wake(waker: Option<Waker>) {
+fn wake(waker: Option<TaskWaker>) {
     if let Some(waker) = waker {
         waker.wake();
     }

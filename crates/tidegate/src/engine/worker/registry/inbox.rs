@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Waker;
+use std::task::Waker as TaskWaker;
 use std::time::Instant;
 
 use super::{ConnectionRegistry, wake};
@@ -40,7 +40,7 @@ pub(in crate::engine) struct Inbox {
 struct InboxState {
     mail: VecDeque<Contained<Mail>>,
     order: Option<Order>,
-    waker: Option<Waker>,
+    waker: Option<TaskWaker>,
     /// When its connection last looked here, which it does whenever something has happened to it.
     looked: Option<Instant>,
     /// The connection is gone: mail for it is dropped.
@@ -98,7 +98,7 @@ impl Inbox {
     }
 
     /// Whom to wake from now on.
-    pub(in crate::engine) fn wakes(&self, waker: &Waker) {
+    pub(in crate::engine) fn wakes(&self, waker: &TaskWaker) {
         if !self.lock().waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
             let waker = waker.clone();
             let before = self.lock().waker.replace(waker);

@@ -47,7 +47,7 @@ fn nobody_is_woken_or_let_go_of_under_a_lock() {
         let woken = Arc::<AtomicUsize>::default();
         let waker = |inbox: &Arc<Inbox>| {
             let (registry, inbox) = (Arc::downgrade(&registry), Arc::downgrade(inbox));
-            Waker::from(Arc::new(ComesBack { registry, inbox, woken: woken.clone() }))
+            TaskWaker::from(Arc::new(ComesBack { registry, inbox, woken: woken.clone() }))
         };
         let accepts = || _ = registry.poll_turn(&TaskContext::from_waker(&waker(&slot.inbox)));
         slot.inbox.wakes(&waker(&slot.inbox));
@@ -94,7 +94,7 @@ fn shed(slots: &[RegistrySlot]) -> Vec<usize> {
 }
 
 fn turn(registry: &ConnectionRegistry) -> AcceptStep {
-    registry.poll_turn(&TaskContext::from_waker(Waker::noop()))
+    registry.poll_turn(&TaskContext::from_waker(TaskWaker::noop()))
 }
 
 #[test]
