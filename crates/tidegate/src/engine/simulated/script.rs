@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-use crate::policy::{Accept, MinRate, OutboxMarks, Policy, PostedAccepts, Wait, WhenFull};
+use crate::policy::{Accept, MinRate, OutboxMarks, Policy, PostedAccepts, Wait, WhenFull, whole_pages};
 use crate::service::Flow;
 
 /// How often the kernel does what it may but seldom does; chances of one in 256.
@@ -252,7 +252,7 @@ impl Script {
         let moods = Moods::new(rng);
         // Limits that no session can see.
         let tight = Policy {
-            buffer_bytes: 4096 * rng.usize(1..=4),
+            buffer_bytes: whole_pages(4096 * rng.usize(1..=4)),
             buffers: rng.usize(1..=8),
             drain_budget: rng.usize(1..=8),
             posted_sends: rng.usize(1..=3),
@@ -329,7 +329,7 @@ fn policy(rng: &mut Rng, completes: bool) -> Policy {
             bytes_per_s: at_least_one(rng.u32(1..5_000)),
             grace: time(rng, 400).max(Duration::from_micros(1)),
         }),
-        buffer_bytes: 4096 * rng.usize(1..=2),
+        buffer_bytes: whole_pages(4096 * rng.usize(1..=2)),
         buffers: rng.usize(1..=4),
         input_bytes: size(rng, 16 * 1024).max(1) as usize,
         outbox: OutboxMarks { low, high: low + 1 + size(rng, 8 * 1024) as usize },

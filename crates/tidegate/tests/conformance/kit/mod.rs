@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Completion, Trial};
 use tempfile::TempDir;
-use tidegate::policy::{FastPath, OutboxMarks};
+use tidegate::policy::{FastPath, OutboxMarks, whole_pages};
 use tidegate::{Endpoint, Model, Policy, PolicyError, Running, Server, Service, StartError, Stats};
 
 use crate::harness;
@@ -155,7 +155,7 @@ pub fn tight(model: Model) -> Policy {
     policy
         .clone()
         .fast_path(policy.fast_path.map(|fast| fast.ring_bytes(4096)))
-        .buffer_bytes(4096)
+        .buffer_bytes(whole_pages(4096))
         .buffers(2)
         .outbox(OutboxMarks::default().low(1).high(4096))
         .drain_budget(1)
