@@ -21,7 +21,7 @@ const PARSED: &[(&str, &str)] = &[
     ("--nats", "needs a NATS broker, and agents on other hosts"),
     ("agent", "waits for a NATS broker"),
     ("bench", "measures for a minute and more; tests/commands/bench.rs runs short ones"),
-    ("tune", "tries settings for minutes; tests/commands/bench.rs runs a short one"),
+    ("tune", "tries settings for minutes; tests/serve/config.rs runs a short one"),
     ("ab", "needs two programs and minutes; tests/commands/ab.rs runs it"),
     ("fastpath", "needs the rights for eBPF; tests/fastpath runs it"),
     ("load attack", "attacks for 30 s; tests/commands/attack.rs runs a short one"),
