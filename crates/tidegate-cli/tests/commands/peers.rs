@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tidegate_lab::report::Results;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -123,15 +124,22 @@ fn a_peer_that_does_not_do_its_part_is_named_and_the_others_are_measured() {
 
 #[test]
 fn an_interrupted_bench_leaves_nothing_running() {
+    for signal in [Signal::TERM, Signal::HUP] {
+        interrupted_by(signal);
+    }
+}
+
+fn interrupted_by(signal: Signal) {
     let folder = tempfile::tempdir().unwrap();
     // It never serves, so the bench waits for it.
     let peers = "[[peer]]\nname = \"stuck\"\nready_line = \"never\"\nstart = \"touch {here}/begun; sleep 600 & sleep 600; echo {port}\"\n\
                  [[peer]]\nname = \"baseline\"\ncheck = \"false\"\nstart = \"x {port}\"\n";
-    let mut child = bench(folder.path(), peers, &["--only", "stuck"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let bench = bench(folder.path(), peers, &["--only", "stuck"]);
+    // Under nohup(1) SIGHUP is ignored, and stays so in what it starts: here it is as a terminal leaves it.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP").arg(bench.get_program()).args(bench.get_args());
+    command.env("XDG_CACHE_HOME", folder.path().join("cache"));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mark = folder.path().to_str().unwrap();
     let deadline = Instant::now() + PATIENCE;
     let wait_for = |what: &str, is_so: &mut dyn FnMut() -> bool| {
@@ -141,14 +149,13 @@ fn an_interrupted_bench_leaves_nothing_running() {
         }
     };
     wait_for("the peer", &mut || folder.path().join("begun").exists());
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    kill_process(Pid::from_child(&child), signal).unwrap();
     let mut code = None;
     wait_for("the end", &mut || {
         code = child.try_wait().unwrap();
         code.is_some()
     });
-    assert_eq!(code.unwrap().code(), Some(1));
+    assert_eq!(code.unwrap().code(), Some(1), "{signal:?}");
     wait_for("the end of the peers", &mut || processes_with(mark).is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! Ctrl-C in the middle of a run: there is a result of what was measured until then.
+//! Ctrl-C in the middle of a run, or a terminal that is closed: there is a result of what was measured until then.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::TIDEGATE;
+use crate::kit::finish;
 
 /// Sends everything back, and says so after the tenth message.
 fn echo_of_streams() -> (String, Receiver<()>) {
@@ -63,6 +64,26 @@ fn interrupted(protocol: &str, (target, going): (String, Receiver<()>)) -> serde
         "{output:?}"
     );
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_hangup_ends_a_load_like_an_interrupt_with_its_summary() {
+    for (protocol, (target, going), line) in [
+        ("echo", echo_of_streams(), "\nverdict "),
+        ("udp", echo_of_datagrams(), "\nverdict "),
+        ("ping", echo_of_streams(), "\nround trips "),
+    ] {
+        // Under nohup(1) SIGHUP is ignored, and stays so in what it starts: here it is as a terminal leaves it.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", TIDEGATE, "load", protocol, &target, "-c", "1", "-d", "600"]);
+        let load = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let is_going = going.recv_timeout(Duration::from_secs(20));
+        kill_process(Pid::from_child(&load), Signal::HUP).unwrap();
+        let outcome = finish(load);
+        assert_eq!((is_going, outcome.code), (Ok(()), Some(1)), "{protocol}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains("interrupted; the result is of the"), "{}", outcome.stderr);
+        assert!(outcome.stdout.contains(line), "{protocol}: {}", outcome.stdout);
+    }
 }
 
 #[test]
