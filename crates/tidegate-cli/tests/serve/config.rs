@@ -134,7 +134,7 @@ fn a_file_that_is_not_text_is_not_said_to_be_missing() {
 #[test]
 fn a_search_that_judged_nothing_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    for goal in ["throughput", "p99", "connections"] {
+    for goal in ["throughput", "p99", "connections", "cpu"] {
         let path = folder.path().join(format!("{goal}.toml"));
         // The budget is over after the first trial, however fast the machine is.
         let tune = ["tune", "--goal", goal, "--quick", "--budget", "1ms", "--models", "poll", "-c", "3"];
