@@ -116,6 +116,16 @@ pub enum LoadError {
         /// The error.
         why: String,
     },
+    /// The name of the target has no address.
+    #[error(
+        "cannot find the address of {host}: {error}; check the name and the resolver, or give an IP address"
+    )]
+    Name {
+        /// The name, and its port.
+        host: String,
+        /// The error.
+        error: String,
+    },
     /// The settings contradict each other.
     #[error("{0}")]
     Plan(String),

@@ -28,16 +28,29 @@ pub(crate) enum Stage {
 
 /// Why a connect failed, and the remedy.
 pub(crate) fn not_connected(to: &Endpoint, error: &io::Error) -> String {
-    let remedy = match error.kind() {
+    format!("cannot connect to {to}: {error}{}", remedy(error))
+}
+
+/// What to do about a target that cannot be reached; empty, or the rest of a line that tells the error.
+pub(crate) fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
         io::ErrorKind::ConnectionRefused => "; nothing listens there: start the server, or give its address",
         io::ErrorKind::NotFound => "; no such socket: start the server, or give its path",
         io::ErrorKind::TimedOut => "; no response: check the address and firewalls",
+        io::ErrorKind::HostUnreachable => {
+            "; no such host in its network, or a firewall: check the address, and whether the host is up"
+        }
+        io::ErrorKind::NetworkUnreachable => {
+            "; no route leads there: check the address and this machine's network (ip route)"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; not allowed: check firewalls, or for a Unix socket the permissions of its file"
+        }
         io::ErrorKind::AddrNotAvailable => {
             "; the ports of this address are used up: give more with --sources"
         }
         _ => "",
-    };
-    format!("cannot connect to {to}: {error}{remedy}")
+    }
 }
 
 /// State shared by all sessions of a run.
@@ -260,5 +273,26 @@ impl RunState {
 
     pub(crate) fn threads(&self) -> usize {
         self.thread_stats.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_connect_is_told_what_to_do() {
+        let target = SocketAddr::from(([192, 0, 2, 1], 80)).into();
+        for (kind, part) in [
+            (io::ErrorKind::ConnectionRefused, "start the server"),
+            (io::ErrorKind::NotFound, "start the server"),
+            (io::ErrorKind::TimedOut, "firewalls"),
+            (io::ErrorKind::HostUnreachable, "whether the host is up"),
+            (io::ErrorKind::NetworkUnreachable, "check the address"),
+            (io::ErrorKind::PermissionDenied, "permissions"),
+        ] {
+            let why = not_connected(&target, &kind.into());
+            assert!(why.contains("192.0.2.1:80") && why.contains(part), "{why}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Targets of loads.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 
 use tidegate::Endpoint;
 
@@ -53,7 +53,7 @@ impl Target {
     /// without one of these schemes, `unix:SOCKET[:/PATH]`, and resolves the host.
     ///
     /// # Errors
-    /// [`LoadError::Target`], with the reason.
+    /// [`LoadError::Target`], with the reason, or [`LoadError::Name`].
     pub fn parse(text: &str) -> Result<Self, LoadError> {
         let bad = |why: &str| LoadError::Target { target: text.into(), why: why.into() };
         let (name, rest) = text.split_once("://").filter(|(name, _)| *name != "unix").unwrap_or(("", text));
@@ -75,9 +75,15 @@ impl Target {
             let endpoint = format!("unix:{authority}").parse::<Endpoint>();
             (endpoint.map_err(|e| bad(&e.to_string()))?, "localhost")
         } else {
-            (look_up(authority, &scheme).map_err(|why| bad(&why))?.into(), authority)
+            (look_up(&with_port(authority, &scheme).map_err(bad)?)?.into(), authority)
         };
         Ok(Self { endpoint, security: scheme.security, host: host.to_owned(), path })
+    }
+
+    /// Whether it is on another machine: neither a Unix socket nor an address of this one.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        is_remote(&self.endpoint)
     }
 
     /// The host alone, for the certificate of the other end.
@@ -91,22 +97,34 @@ impl Target {
     }
 }
 
-/// The address of `HOST[:PORT]`.
-fn look_up(authority: &str, scheme: &Scheme) -> Result<SocketAddr, String> {
-    let with_port = match (scheme.port, authority.rsplit_once(':')) {
+/// Whether this is on another machine.
+pub(crate) fn is_remote(endpoint: &Endpoint) -> bool {
+    endpoint.addr().is_some_and(|mut addr| {
+        addr.set_port(0);
+        let ip = addr.ip().to_canonical();
+        // A socket can be bound to the addresses of its machine alone (bind(2)).
+        !ip.is_loopback() && !ip.is_unspecified() && UdpSocket::bind(addr).is_err()
+    })
+}
+
+/// `HOST[:PORT]` with a port.
+fn with_port(authority: &str, scheme: &Scheme) -> Result<String, &'static str> {
+    let port = match (scheme.port, authority.rsplit_once(':')) {
         (_, Some((host, port))) if !host.is_empty() && !port.ends_with(']') => {
-            port.parse::<u16>().map_err(|_| "the port is not a number from 1 to 65535")?;
-            authority.to_owned()
+            port.parse::<u16>().map_err(|_| "the port is not a number from 1 to 65535")?
         }
-        (Some(port), _) if !authority.is_empty() => format!("{authority}:{port}"),
-        _ => return Err("HOST:PORT is missing".into()),
+        (Some(port), _) if !authority.is_empty() => return Ok(format!("{authority}:{port}")),
+        _ => return Err("HOST:PORT is missing"),
     };
-    let addrs = with_port.to_socket_addrs().map_err(|e| format!("cannot resolve the host: {e}"))?;
-    let addr = addrs.min_by_key(|addr| u8::from(addr.is_ipv6())).ok_or("the host has no address")?;
-    match addr.port() {
-        0 => Err("cannot connect to port 0".into()),
-        _ => Ok(addr),
-    }
+    if port == 0 { Err("cannot connect to port 0") } else { Ok(authority.to_owned()) }
+}
+
+/// The address of `HOST:PORT`.
+fn look_up(host: &str) -> Result<SocketAddr, LoadError> {
+    let unknown = |error: String| LoadError::Name { host: host.to_owned(), error };
+    let mut addrs = host.to_socket_addrs().map_err(|e| unknown(e.to_string()))?;
+    let first = addrs.next().ok_or_else(|| unknown("it has none".into()))?;
+    Ok(std::iter::once(first).chain(addrs).min_by_key(SocketAddr::is_ipv6).unwrap_or(first))
 }
 
 #[cfg(test)]
@@ -161,6 +179,32 @@ mod tests {
         ] {
             assert_eq!(Target::parse(text).unwrap().host_name(), name);
         }
+    }
+
+    #[test]
+    fn a_target_is_remote_unless_it_is_of_this_machine() {
+        // The last three are addresses for documentation (RFC 5737, RFC 3849).
+        for (text, is_remote) in [
+            ("127.0.0.1:7", false),
+            ("127.9.9.9:7", false),
+            ("[::1]:7", false),
+            ("0.0.0.0:7", false),
+            ("unix:/run/a.sock", false),
+            ("192.0.2.1:7", true),
+            ("http://198.51.100.7/", true),
+            ("[2001:db8::1]:7", true),
+        ] {
+            assert_eq!(Target::parse(text).unwrap().is_remote(), is_remote, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_without_an_address_says_what_to_do() {
+        // No label of a name is longer than 63 octets (RFC 1035, 2.3.4), so nobody is asked for it.
+        let name = "x".repeat(64);
+        let message = Target::parse(&format!("http://{name}/")).unwrap_err().to_string();
+        assert!(message.contains(&name) && message.contains("give an IP address"), "{message}");
+        assert!(!message.contains("write http://"), "it is written right: {message}");
     }
 
     #[test]
