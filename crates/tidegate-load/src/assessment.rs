@@ -167,11 +167,26 @@ fn closed(r: &Report, e: &Evidence) -> (LimitedBy, &'static str) {
         ),
         None if e.events_per_wake_up < 2.0 && !slow => (
             LimitedBy::Neither,
-            "judged from the generator's side, which slept between single answers; raise -c, or give --server-pid",
+            match e.is_remote {
+                true => "judged from the generator's side, which slept between single answers; raise -c",
+                false => {
+                    "judged from the generator's side, which slept between single answers; raise -c, or give \
+                     --server-pid"
+                }
+            },
         ),
         None => (
             LimitedBy::Server,
-            "judged from the generator's side, which had processor time left while all connections waited; --server-pid makes sure",
+            match e.is_remote {
+                true => {
+                    "judged from the generator's side, which had processor time left while all connections waited; \
+                     to be sure, look at the server's machine and the network"
+                }
+                false => {
+                    "judged from the generator's side, which had processor time left while all connections waited; \
+                     --server-pid makes sure"
+                }
+            },
         ),
     }
 }
@@ -195,6 +210,7 @@ mod tests {
             mean_in_flight: 10.0,
             samples: 100,
             events_per_wake_up: 5.0,
+            is_remote: false,
         }
     }
 

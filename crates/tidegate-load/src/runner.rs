@@ -18,6 +18,7 @@ use crate::procs::Share;
 use crate::recorder::Recorder;
 use crate::report::{Report, RunEvent, RunStatus, TlsReport};
 use crate::run_state::{RunState, Stage};
+use crate::target::is_remote;
 use crate::verdict::Evidence;
 
 /// Attempts in flight while connections are opened: below every system's backlog.
@@ -129,6 +130,8 @@ struct LoadRun<'a, F> {
     pace: &'a dyn Fn(),
     /// When the observer was last notified.
     told: Instant,
+    /// The target is on another machine.
+    is_remote: bool,
     /// The client's counters when the window began.
     before: Stats,
     /// How long the window was when nobody took connections any more.
@@ -195,6 +198,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             observer,
             pace,
             told: Instant::now(),
+            is_remote: is_remote(&run_state.plan.target),
             before: Stats::default(),
             server_gone_after: None,
         }
@@ -259,7 +263,8 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         let (mean_in_flight, samples) = recorder.concurrency();
         let wake_ups = (now.wake_ups - self.before.wake_ups).max(1);
         let events_per_wake_up = (now.events - self.before.events) as f64 / wake_ups as f64;
-        Evidence { generator, server, mean_in_flight, samples, events_per_wake_up }
+        let is_remote = self.is_remote;
+        Evidence { generator, server, mean_in_flight, samples, events_per_wake_up, is_remote }
     }
 
     /// What can be said in the middle of the window.

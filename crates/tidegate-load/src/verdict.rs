@@ -19,6 +19,9 @@ pub struct Evidence {
     pub samples: u64,
     /// Events that one wake-up of a generator thread brought, on average.
     pub events_per_wake_up: f64,
+    /// The target is on another machine, whose processes cannot be looked at from here.
+    #[serde(default)]
+    pub is_remote: bool,
 }
 
 /// Which side was the limit.
@@ -102,6 +105,15 @@ pub enum Warning {
 }
 
 impl Warning {
+    /// The remedy, if the server is on another machine.
+    #[must_use]
+    pub fn remedy_for_remote(&self) -> &'static str {
+        match self {
+            Self::ServerUnseen => "look at its busiest thread on its own machine (top -H)",
+            other => other.remedy(),
+        }
+    }
+
     /// The remedy.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
@@ -175,6 +187,14 @@ pub struct Verdict {
     pub warnings: Vec<Warning>,
     /// What it was judged by, besides the report.
     pub evidence: Evidence,
+}
+
+impl Verdict {
+    /// The remedy of a warning of this result.
+    #[must_use]
+    pub fn remedy(&self, warning: &Warning) -> &'static str {
+        if self.evidence.is_remote { warning.remedy_for_remote() } else { warning.remedy() }
+    }
 }
 
 impl fmt::Display for Verdict {

@@ -93,7 +93,11 @@ pub fn run(args: &PingArgs) -> CommandResult {
         Some(name) => bare::ping(name, args.size, args.duration.unwrap_or(DEFAULT))?,
         None => measure(args)?,
     };
-    json.put_or_print(&report, &summary(&report))?;
+    let is_remote = args
+        .target
+        .as_deref()
+        .is_some_and(|target| Target::parse(target).is_ok_and(|target| target.is_remote()));
+    json.put_or_print(&report, &summary(&report, is_remote))?;
     if report.is_clean() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -177,7 +181,7 @@ mod bare {
     }
 }
 
-fn summary(r: &PingReport) -> String {
+fn summary(r: &PingReport, is_remote: bool) -> String {
     let t = &r.round_trip;
     let mut text = format!(
         "ping {} over {} connections, {} bytes, model {}, wait {}{}\n\
@@ -217,7 +221,8 @@ fn summary(r: &PingReport) -> String {
         }
     }
     for warning in &r.warnings {
-        text.push_str(&format!("warning      {warning}: {}\n", warning.remedy()));
+        let remedy = if is_remote { warning.remedy_for_remote() } else { warning.remedy() };
+        text.push_str(&format!("warning      {warning}: {remedy}\n"));
     }
     text
 }

@@ -85,7 +85,7 @@ pub fn summary(r: &Report) -> String {
     if let Some(verdict) = &r.verdict {
         text.push_str(&format!("verdict      {verdict}\n"));
         for warning in &verdict.warnings {
-            text.push_str(&format!("warning      {warning}: {}\n", warning.remedy()));
+            text.push_str(&format!("warning      {warning}: {}\n", verdict.remedy(warning)));
         }
     }
     text

@@ -24,6 +24,7 @@ use crate::measurement::processor_time_s;
 use crate::plan::{Amount, LoadError};
 use crate::procs::sample;
 use crate::report::{Latency, OpenLoop, Report, RunEvent, RunStatus, Second, UdpReport};
+use crate::target::is_remote;
 use crate::thread_stats::histogram;
 use crate::verdict::Evidence;
 use flow::{DatagramFlow, FlowResult, Slice};
@@ -154,6 +155,7 @@ pub fn run_udp(
     let evidence = Evidence {
         generator: before.0.until(&after.0, passed),
         server: before.1.zip(after.1).and_then(|(before, after)| before.until(&after, passed)),
+        is_remote: is_remote(&plan.target.into()),
         events_per_wake_up: udp.received as f64 / udp.receives.max(1) as f64,
         ..Evidence::default()
     };

@@ -102,6 +102,7 @@ fn evidence(seen: &[(String, Evidence)]) -> Evidence {
         mean_in_flight: seen().map(|e| e.mean_in_flight).sum(),
         samples: seen().map(|e| e.samples).min().unwrap_or(0),
         events_per_wake_up: seen().map(|e| e.events_per_wake_up).fold(f64::INFINITY, f64::min).min(1e9),
+        is_remote: seen().any(|e| e.is_remote),
     }
 }
 
