@@ -133,7 +133,9 @@ impl Warning {
             Self::WakeUpBound => {
                 "raise -c until one side is busy, or compare processor time per request instead of rates"
             }
-            Self::ShortWindow { .. } => "measure longer: raise -d or -n",
+            Self::ShortWindow { .. } => {
+                "measure longer: raise the time (-d), or the number that ends the load"
+            }
             Self::ServerUnseen => "give --server-pid to include its CPU usage",
             Self::AgentsLost { .. } => {
                 "read what is said of them, and run it again for a result without a gap"
