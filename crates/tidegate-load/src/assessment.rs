@@ -14,6 +14,9 @@ const SLOW_US: f64 = 2_000.0;
 /// Samples below which a mean concurrency says nothing.
 const SAMPLES: u64 = 15;
 
+/// Of a generator that nobody could look at.
+const UNKNOWN: &str = "this system does not report thread CPU usage; check the processors yourself";
+
 /// Judges a result.
 #[must_use]
 pub fn assess(report: &Report, evidence: Evidence) -> Verdict {
@@ -22,8 +25,8 @@ pub fn assess(report: &Report, evidence: Evidence) -> Verdict {
     let mut warnings = if is_explained { Vec::new() } else { warnings(report, &evidence) };
     let (limited_by, because) = limited_by(report, &evidence, &warnings);
     // Awake with one event at a time, and nothing that would explain it: both sleep in turns.
-    if limited_by == LimitedBy::Neither && report.open_loop.is_none() && !is_one_way(report) && !is_explained
-    {
+    let waits_for_answers = report.open_loop.is_none() && !is_paced(report) && !is_one_way(report);
+    if limited_by == LimitedBy::Neither && waits_for_answers && !is_explained {
         warnings.push(Warning::WakeUpBound);
     }
     if evidence.server.is_none() && !is_explained {
@@ -75,6 +78,11 @@ fn warnings(r: &Report, e: &Evidence) -> Vec<Warning> {
 /// Whether nothing comes back, so that nobody waits for anybody.
 fn is_one_way(r: &Report) -> bool {
     r.udp.as_ref().is_some_and(|udp| !udp.echo)
+}
+
+/// Whether each connection sends at a pace of its own.
+fn is_paced(r: &Report) -> bool {
+    r.rate_bytes_per_s_per_block.is_some()
 }
 
 /// More than one in a hundred.
@@ -130,7 +138,28 @@ fn limited_by(r: &Report, e: &Evidence, warnings: &[Warning]) -> (LimitedBy, &'s
             "a thread of it was busy all the time or waited for a processor; give it more --threads and dedicated processors",
         );
     }
-    closed(r, e)
+    if is_paced(r) { paced(r, e) } else { closed(r, e) }
+}
+
+/// Of a pace that the generator had the processor time for.
+fn paced(r: &Report, e: &Evidence) -> (LimitedBy, &'static str) {
+    if is_many(r.late_sends, r.requests) {
+        // A generator that nobody looked at may have been the late one.
+        if e.generator.is_none() {
+            return (LimitedBy::Neither, UNKNOWN);
+        }
+        return (
+            LimitedBy::Server,
+            "messages were late because the answers before them were; lower -r, or look at the server",
+        );
+    }
+    if r.timed_out > 0 {
+        return (
+            LimitedBy::Neither,
+            "the pace was kept, but not every message was answered in time; look at the server",
+        );
+    }
+    (LimitedBy::Neither, "the pace of each connection was kept; raise -r to find the limit")
 }
 
 fn closed(r: &Report, e: &Evidence) -> (LimitedBy, &'static str) {
@@ -153,10 +182,7 @@ fn closed(r: &Report, e: &Evidence) -> (LimitedBy, &'static str) {
             "its busiest thread had no processor time left and the generator had; that is its capacity",
         ),
         // A generator that nobody looked at may have been the one that waited.
-        _ if e.generator.is_none() => (
-            LimitedBy::Neither,
-            "this system does not report thread CPU usage; check the processors yourself",
-        ),
+        _ if e.generator.is_none() => (LimitedBy::Neither, UNKNOWN),
         Some(share) if share.wanted() < IDLE && slow => (
             LimitedBy::Server,
             "neither processor was busy, so it waited for something else (a lock, a disk, another server); look there",
@@ -294,6 +320,46 @@ mod tests {
             assert!(!warning.remedy().is_empty());
         }
         assert_eq!(assess(&closed_loop(10.0), seen((0.5, 0.0), Some(0.9))).warnings, []);
+    }
+
+    #[test]
+    fn advice_on_a_server_of_another_machine_can_be_followed_there() {
+        for events_per_wake_up in [1.0, 5.0] {
+            let here = Evidence { events_per_wake_up, ..seen((0.4, 0.0), None) };
+            let there = Evidence { is_remote: true, ..here.clone() };
+            let advice = |evidence| {
+                let verdict = assess(&closed_loop(0.1), evidence);
+                let remedies = verdict.warnings.iter().map(|warning| verdict.remedy(warning));
+                let all: Vec<_> = remedies.chain([verdict.because.as_str()]).collect();
+                (verdict.limited_by, all.join("\n"))
+            };
+            let ((by, here), (by_there, there)) = (advice(here), advice(there));
+            assert_eq!(by, by_there);
+            assert!(here.matches("--server-pid").count() == 2, "{here}");
+            assert!(!there.contains("--server-pid") && there.contains("top -H"), "{there}");
+        }
+    }
+
+    #[test]
+    fn a_load_with_a_pace_waits_for_it_and_not_for_answers() {
+        let paced = Report { rate_bytes_per_s_per_block: Some(64_000), ..closed_loop(0.1) };
+        let late = Report { late_sends: 500, ..paced.clone() };
+        let lost = Report { timed_out: 3, ..paced.clone() };
+        for (report, generator, expected, part) in [
+            (&paced, (0.2, 0.0), LimitedBy::Neither, "raise -r"),
+            (&late, (0.2, 0.0), LimitedBy::Server, "lower -r"),
+            (&lost, (0.2, 0.0), LimitedBy::Neither, "not every message"),
+            (&late, (0.95, 0.0), LimitedBy::Generator, "--threads"),
+        ] {
+            for server in [None, Some(0.05)] {
+                let unseen = Evidence { generator: None, ..seen(generator, server) };
+                assert_eq!(assess(report, unseen).limited_by, LimitedBy::Neither, "{report:?}");
+                let verdict = assess(report, seen(generator, server));
+                assert_eq!(verdict.limited_by, expected, "{verdict}");
+                assert!(verdict.because.contains(part) && !verdict.because.contains("-c"), "{verdict}");
+                assert!(!verdict.warnings.contains(&Warning::WakeUpBound), "{verdict}");
+            }
+        }
     }
 
     #[test]

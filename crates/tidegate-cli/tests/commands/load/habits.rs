@@ -80,14 +80,18 @@ fn no_advice_contradicts_the_line_above_it() {
         }
     });
     let server = Server::start("http", "epoll");
+    let echo = Server::start("echo", "epoll");
     let (halting, silent) = (halting.to_string(), silent.to_string());
-    let cases: [&[&str]; 6] = [
+    let cases: [&[&str]; 9] = [
         &["http", &server.url, "-c", "4", "-d", "1s"],
         &["http", &server.url, "-c", "4", "-n", "500"],
         &["http", &server.url, "-c", "20", "-d", "1s", "--rate", "50"],
         &["http", &halting, "-c", "2", "-d", "1s", "--rate", "500"],
         &["http", &halting, "-c", "2", "-d", "1s"],
         &["http", &silent, "-c", "40", "-d", "1s", "--rate", "30"],
+        &["http", &server.url, "-c", "4", "--requests-each", "5"],
+        &["echo", &echo.url, "-c", "4", "--messages", "5"],
+        &["echo", &echo.url, "-c", "4", "-d", "2s", "-r", "20000"],
     ];
     let opposites = [
         ("raise --rate", "lower --rate"),
@@ -102,5 +106,12 @@ fn no_advice_contradicts_the_line_above_it() {
         }
         // Where no -d was given, -d cannot be made longer.
         assert!(!(case.contains(&"-n") && said.contains("-d 10")), "{case:?}:\n{said}");
+        let counts_each = case.contains(&"--messages") || case.contains(&"--requests-each");
+        assert!(!(counts_each && said.contains("raise -d or -n")), "{case:?}:\n{said}");
+        // A load with a pace waits for that, and not for answers.
+        let is_paced = case.contains(&"-r");
+        for wrong in ["raise -c", "all connections waited", "wake each other"] {
+            assert!(!(is_paced && said.contains(wrong)), "{case:?}: {wrong}\n{said}");
+        }
     }
 }
