@@ -140,7 +140,7 @@ impl Service for EchoLoad {
     }
 
     fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {
-        self.run_state.thread_stats(0).first_error.get_or_insert_with(|| not_connected(&dial.to, error));
+        self.run_state.thread_stats(0).not_connected(|| not_connected(&dial.to, error));
         self.run_state.first_attempts_ended.fetch_add(1, Relaxed);
     }
 }

@@ -134,8 +134,11 @@ struct LoadRun<'a, F> {
     is_remote: bool,
     /// The client's counters when the window began.
     before: Stats,
+    presence: Presence,
     /// How long the window was when nobody took connections any more.
     server_gone_after: Option<Duration>,
+    /// How long the load warmed up, if less than it was to.
+    warmed_up: Option<Duration>,
 }
 
 /// Whether there is still somebody to send to.
@@ -143,27 +146,39 @@ struct Presence {
     /// Connections that had been made, and attempts that had failed, when somebody was last there.
     accepted: u64,
     failed: u64,
-    since: Instant,
+    /// Since when nobody is there.
+    gone_since: Option<Instant>,
+    /// Connections of the plan are still to be dialled.
+    is_opening: bool,
+    /// Nobody is there for so long that the run is given up.
+    is_over: bool,
 }
 
 impl Presence {
+    /// When nothing has been dialled yet.
     fn new() -> Self {
-        Self { accepted: 0, failed: 0, since: Instant::now() }
+        Self { accepted: 0, failed: 0, gone_since: None, is_opening: true, is_over: false }
     }
 
     /// Whether nothing will come any more: for a while no connection was open, and none was being made, or all that
-    /// were tried failed.
+    /// were tried failed. Stays so.
     fn is_over(&mut self, stats: &Stats, run_state: &RunState) -> bool {
         let ended = stats.accepted + stats.dial_failed + stats.refused;
         let is_settled = stats.attempted == run_state.dials() && stats.attempted == ended;
-        // On a schedule with a connection for each request there is none between two of them.
-        let is_between = run_state.pacer.is_some() && run_state.plan.connection_per_request();
+        let plan = &run_state.plan;
+        // On a schedule with a connection for each request there is none between two of them. One that has sent all
+        // its messages may be closed before the next one is dialled.
+        let is_between = run_state.pacer.is_some() && plan.connection_per_request()
+            || self.is_opening && plan.messages_each.is_some();
         let is_refused = stats.dial_failed > self.failed;
         let is_gone = stats.attempted > 0 && stats.open() == 0 && (is_refused || (is_settled && !is_between));
         if !is_gone || stats.accepted != self.accepted {
-            *self = Self { accepted: stats.accepted, failed: stats.dial_failed, since: Instant::now() };
+            (self.accepted, self.failed, self.gone_since) = (stats.accepted, stats.dial_failed, None);
         }
-        self.since.elapsed() > DESERTED
+        if is_gone {
+            self.is_over |= self.gone_since.get_or_insert_with(Instant::now).elapsed() > DESERTED;
+        }
+        self.is_over
     }
 }
 
@@ -200,8 +215,15 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             told: Instant::now(),
             is_remote: is_remote(&run_state.plan.target),
             before: Stats::default(),
+            presence: Presence::new(),
             server_gone_after: None,
+            warmed_up: None,
         }
+    }
+
+    /// Whether nobody is there any more.
+    fn is_deserted(&mut self) -> bool {
+        self.presence.is_over(&self.client.stats(), self.run_state)
     }
 
     /// From the first dial to the last answer. `dial` makes connection number so-and-so, or says that none is needed
@@ -217,6 +239,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             (self.observer)(RunEvent::Measuring);
         }
         self.open_all(dial);
+        self.presence.is_opening = false;
         let connect_s = begun.elapsed().as_secs_f64();
         let connected = run_state.first_attempts_connected.load(Relaxed);
         let attempted = run_state.dials().min(run_state.plan.connections as u64);
@@ -302,7 +325,8 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         }
     }
 
-    /// Starts the schedule, if there is one, and lets the load run for a time that does not count.
+    /// Starts the schedule, if there is one, and lets the load run for a time that does not count, or until nobody is
+    /// there any more.
     fn warm_up(&mut self) {
         let (now, length) = (Instant::now(), self.run_state.plan.warm_up);
         // A part that joins later has less of it, or nothing.
@@ -312,9 +336,13 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             pacer.begin(begun, counted, now);
         }
         if counted > now {
-            while !self.run_state.is_interrupted() && Instant::now() < counted {
+            while !self.run_state.is_interrupted() && Instant::now() < counted && !self.is_deserted() {
                 self.rest_until((Instant::now() + TELL / 2).min(counted));
                 self.tell_opening();
+            }
+            self.warmed_up = (Instant::now() < counted).then(|| now.elapsed());
+            if self.presence.is_over {
+                return; // why is not to be forgotten
             }
             (0..self.run_state.threads())
                 .for_each(|thread| self.run_state.thread_stats(thread).forget_failures());
@@ -352,8 +380,8 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
     }
 
     /// Opens the connections block by block; a block begins when every attempt of the one before has ended. If all of
-    /// the first block failed, nobody is there, and the others are not tried. With a connection for each request only
-    /// the first block is waited for.
+    /// the first block failed, or nobody is there for a while, the others are not tried. With a connection for each
+    /// request only the first block is waited for.
     fn open_all(&mut self, mut dial: impl FnMut(u64) -> bool) {
         let total = self.run_state.plan.connections as u64;
         if self.run_state.pacer.is_some() && self.run_state.plan.connection_per_request() {
@@ -370,6 +398,9 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             while dialled < end {
                 let due = begun + interval.mul_f64(part.number(dialled) as f64);
                 while Instant::now() < due && !self.run_state.is_interrupted() {
+                    if self.is_deserted() {
+                        return;
+                    }
                     std::thread::sleep(due.saturating_duration_since(Instant::now()).min(TELL / 2));
                     self.tell_opening();
                 }
@@ -390,7 +421,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         }
     }
 
-    /// Waits until so many attempts have ended; `false` if none ends for the whole timeout.
+    /// Waits until so many attempts have ended; `false` if none ends for the whole timeout, or nobody is there.
     fn wait_until(&mut self, enough: impl Fn(u64) -> bool) -> bool {
         let mut seen = (self.run_state.first_attempts_ended.load(Relaxed), Instant::now());
         loop {
@@ -399,7 +430,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
                 return !self.run_state.is_interrupted();
             }
             self.tell_opening();
-            if self.run_state.is_interrupted() {
+            if self.run_state.is_interrupted() || self.is_deserted() {
                 return false;
             }
             if ended != seen.0 {
@@ -414,8 +445,12 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
     /// Lets the load run until there was enough of it.
     fn measure(&mut self, window: &mut Measurement, recorder: &mut Recorder) {
         let mut progress = (0, Instant::now());
-        let mut presence = Presence::new();
         loop {
+            if self.is_deserted() {
+                // What it was sent, or its refusals, are in the report.
+                self.server_gone_after = Some(window.begun.elapsed());
+                return;
+            }
             let part = match self.run_state.plan.amount {
                 Amount::Time(time) => {
                     let time = self.run_state.plan.window_time(time, window.begun);
@@ -461,11 +496,6 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             if part >= 1.0 || self.run_state.is_interrupted() {
                 return;
             }
-            if presence.is_over(&self.client.stats(), self.run_state) {
-                // What it was sent, or its refusals, are in the report.
-                self.server_gone_after = Some(window.begun.elapsed());
-                return;
-            }
             if self.is_time_to_tell() {
                 let requests = self.run_state.sum(|t| t.requests);
                 (self.observer)(RunEvent::Progress { requests, part });
@@ -497,7 +527,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             threads: self.run_state.threads(),
             connections: plan.connections,
             rate_bytes_per_s_per_block: plan.rate_bytes_per_s_per_block,
-            warm_up_s: plan.warm_up.as_secs_f64(),
+            warm_up_s: self.warmed_up.unwrap_or(plan.warm_up).as_secs_f64(),
             attempted: stats.attempted,
             connected: stats.accepted - no_tls.min(stats.accepted),
             connect_failed: stats.dial_failed + no_tls,

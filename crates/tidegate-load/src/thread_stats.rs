@@ -56,6 +56,8 @@ pub(crate) struct ThreadStats {
     pub(crate) reconnects: u64,
     pub(crate) last_answer: Option<Instant>,
     pub(crate) first_error: Option<String>,
+    /// Why the first attempt to connect failed that did.
+    connect_error: Option<String>,
     /// The head of the last answer and what it said: most answers begin alike.
     pub(crate) last_head: KnownHead,
 }
@@ -84,6 +86,7 @@ impl ThreadStats {
             reconnects: 0,
             last_answer: None,
             first_error: None,
+            connect_error: None,
             last_head: KnownHead::default(),
         }
     }
@@ -109,7 +112,13 @@ impl ThreadStats {
         self.failed += 1;
     }
 
-    /// Forgets what went wrong while warming up.
+    /// Notes a connection that could not be made.
+    pub(crate) fn not_connected(&mut self, why: impl Fn() -> String) {
+        self.connect_error.get_or_insert_with(&why);
+        self.first_error.get_or_insert_with(why);
+    }
+
+    /// Forgets what went wrong while warming up, but not why connections are missing: they are in the window, too.
     pub(crate) fn forget_failures(&mut self) {
         self.failed = 0;
         self.wrong = 0;
@@ -117,7 +126,7 @@ impl ThreadStats {
         self.reconnects = 0;
         self.failed_by_status = [0; 5];
         self.answers_by_status.clear();
-        self.first_error = None;
+        self.first_error.clone_from(&self.connect_error);
     }
 }
 

@@ -65,9 +65,8 @@ impl Service for HttpLoad {
         self.end_attempt(dial.tag);
         let mut thread_stats = self.common.run_state.thread_stats(thread);
         let why = || not_connected(&dial.to, error);
-        if self.common.shape.keep_alive {
-            thread_stats.first_error.get_or_insert_with(why);
-        } else {
+        thread_stats.not_connected(why);
+        if !self.common.shape.keep_alive {
             // The request this connection was to carry.
             thread_stats.failed(1, why);
             drop(thread_stats);

@@ -9,24 +9,33 @@ use socket2::{Domain, Socket, Type};
 use tidegate_load::Report;
 
 use super::closed_port::ClosedPort;
-use super::{Server, TIDEGATE, bad_server, load, report};
+use super::{Server, TIDEGATE, bad_server, load, report, short_lived};
+use crate::kit::{Outcome, finish, run, tidegate};
 
 /// Loads that would take a quarter of an hour.
-const LONG: &str = "15m";
+pub(super) const LONG: &str = "15m";
 
-/// Within what a target that is not there has to be told, by the load's own clock.
-const FIRST_SECOND: f64 = 1.0;
+/// Within what a target that is not there has to be told.
+pub(super) const FIRST_SECOND: f64 = 1.0;
 
 /// How often a load is tried: another process may take the processor for a moment, but not each time.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
 
-/// A load that has to end by itself, and for how long it ran until it knew that nobody was there.
-fn given_up(args: &[&str]) -> (Output, f64) {
+/// A load that has to end by itself, and its result.
+fn ended(args: &[&str]) -> (Outcome, Report) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("result.json");
-    let output = load(&[args, &["--json", file.to_str().unwrap()]].concat());
-    let report: Report = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    (output, report.connect_s + report.server_gone_after_s.unwrap_or(f64::INFINITY))
+    let all = [&["load"], args, &["--json", file.to_str().unwrap(), "--timeout", "20"]].concat();
+    let outcome = run(&mut tidegate(&all));
+    let written = std::fs::read(&file).unwrap_or_else(|e| panic!("{args:?}: {e}; {}", outcome.stderr));
+    (outcome, serde_json::from_slice(&written).unwrap())
+}
+
+/// For how long a load ran until it knew that nobody was there, by its own clock.
+fn given_up_after_s(args: &[&str], report: &Report) -> f64 {
+    // A number of messages is measured from the first dial on.
+    let before_s = if args.contains(&"-d") { report.connect_s + report.warm_up_s } else { 0.0 };
+    before_s + report.server_gone_after_s.unwrap_or(f64::INFINITY)
 }
 
 fn shown(output: &Output) -> (String, String) {
@@ -45,20 +54,59 @@ fn a_target_that_is_not_there_is_told_at_once_with_what_to_do() {
         (["http", &url], &["--no-keepalive"]),
         (["http", &url], &rate),
         (["echo", &target], &[]),
+        (["http", &url], &["--warm-up", LONG]),
+        (["http", &url], &["--rate", "100", "--warm-up", LONG]),
+        (["http", &url], &["--no-keepalive", "--rate", "100", "--warm-up", LONG]),
+        (["http", &url], &["--no-keepalive", "--ramp-connections", LONG]),
+        (["echo", &target], &["--warm-up", LONG]),
+        (["echo", &target], &["--ramp-connections", LONG]),
+        (["echo", &target], &["--messages", "2", "--half-close", "--ramp-connections", LONG]),
     ] {
-        let try_it = |_| given_up(&[&args[..], &["-c", "5", "-d", LONG], more].concat());
-        let tries: Vec<(Output, f64)> = (0..TRIES).map(try_it).collect();
-        let after_s = tries.iter().map(|(_, after_s)| *after_s).fold(f64::INFINITY, f64::min);
+        let amount = if more.contains(&"--messages") { &[][..] } else { &["-d", LONG] };
+        let all = [&args[..], &["-c", "5"], amount, more].concat();
+        let tries: Vec<(Outcome, Report)> = (0..TRIES).map(|_| ended(&all)).collect();
+        let given_up = tries.iter().map(|(_, report)| given_up_after_s(&all, report));
+        let after_s = given_up.fold(f64::INFINITY, f64::min);
         assert!(after_s < FIRST_SECOND, "{args:?} {more:?}: {after_s} s at best");
-        let output = &tries[0].0;
-        let (summary, error) = shown(output);
-        assert_eq!(output.status.code(), Some(1), "{args:?} {more:?}: {output:?}");
+        let (summary, error) = (&tries[0].0.stdout, &tries[0].0.stderr);
+        assert_eq!(tries[0].0.code, Some(1), "{args:?} {more:?}: {error}");
         assert!(
             error.contains(&target) && error.contains("start the server, or give its address"),
-            "{error}"
+            "{args:?} {more:?}: {error}"
         );
         assert!(!summary.contains("warning "), "advice for a load that there was not: {summary}");
     }
+}
+
+#[test]
+fn a_server_that_goes_away_while_connections_are_opened_ends_the_load() {
+    let target = short_lived();
+    let (outcome, report) = ended(&["echo", &target, "-c", "2", "-d", LONG, "--ramp-connections", LONG]);
+    assert_eq!((outcome.code, report.connected), (Some(1), 1), "{report:?}");
+    assert!(outcome.stderr.contains("the server closed or refused every connection"), "{}", outcome.stderr);
+    assert!(report.verdict.unwrap().because.contains("not its capacity"));
+}
+
+#[test]
+fn connections_that_could_not_be_made_are_explained_after_a_warm_up_too() {
+    // Takes one connection, and refuses the others.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        drop(listener);
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = stream.read(&mut buffer) {
+            if stream.write_all(&buffer[..n]).is_err() {
+                return;
+            }
+        }
+    });
+    // The second connection is dialled when the first has been accepted for long.
+    let (outcome, report) =
+        ended(&["echo", &target, "-c", "2", "-d", "300ms", "--ramp-connections", "1s", "--warm-up", "100ms"]);
+    assert_eq!((outcome.code, report.connect_failed), (Some(1), 1), "{report:?}");
+    assert!(outcome.stderr.contains("start the server, or give its address"), "{}", outcome.stderr);
 }
 
 /// The first line on standard error that tells of no answer, while the load runs; it is ended then.
@@ -129,36 +177,30 @@ fn many_connections_are_not_all_tried_where_nobody_is() {
 #[test]
 fn a_server_that_goes_away_ends_the_load_and_the_verdict_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    for more in [&[][..], &["--no-keepalive"], &["--rate", "500"]] {
-        let mut server = Server::start("http", "epoll");
+    let warm_up = ["--warm-up", LONG];
+    let slow_warm_up = ["--rate", "500", "--warm-up", LONG];
+    for (service, phase, more) in [
+        ("http", "phase measuring", &[][..]),
+        ("http", "phase measuring", &["--no-keepalive"]),
+        ("http", "phase measuring", &["--rate", "500"]),
+        ("echo", "phase measuring", &[]),
+        ("http", "phase connected 5 5", &warm_up),
+        ("http", "phase connected 5 5", &slow_warm_up),
+        ("echo", "phase connected 5 5", &warm_up),
+    ] {
+        let mut server = Server::start(service, "epoll");
         let file = folder.path().join("result.json");
-        let mut child = Command::new(TIDEGATE)
-            .args([
-                "load",
-                "http",
-                &server.url,
-                "-c",
-                "5",
-                "-d",
-                LONG,
-                "--phases",
-                "--json",
-                file.to_str().unwrap(),
-            ])
-            .args(more)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let fixed = ["load", service, &server.url, "-c", "5", "-d", LONG, "--phases", "--json"];
+        let mut command = tidegate(&fixed);
+        command.arg(&file).args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = lines.map_while(Result::ok);
-        assert!(lines.any(|line| line == "phase measuring"), "the load ended before it measured");
+        assert!(lines.any(|line| line == phase), "the load ended before {phase:?}");
         server.child.kill().unwrap();
-        lines.for_each(drop);
-        let output = child.wait_with_output().unwrap();
-        let (_, error) = shown(&output);
-        assert_eq!(output.status.code(), Some(1), "{more:?}: {error}");
+        let outcome = finish(child);
+        let error = outcome.stderr;
+        assert_eq!(outcome.code, Some(1), "{service} {more:?}: {error}");
         assert!(error.contains("the server closed or refused every connection"), "{more:?}: {error}");
         let report: Report = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         assert!(report.server_gone_after_s.is_some_and(|after| after <= report.elapsed_s), "{report:?}");

@@ -73,6 +73,21 @@ fn bad_server(serve: fn(std::net::TcpStream)) -> SocketAddr {
     addr
 }
 
+/// An echo server that takes one connection, and goes away after the tenth message.
+fn short_lived() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = [0; 4096];
+        for _ in 0..10 {
+            let n = stream.read(&mut buffer).unwrap();
+            stream.write_all(&buffer[..n]).unwrap();
+        }
+    });
+    target
+}
+
 #[test]
 fn ping_says_which_way_its_messages_went() {
     for (option, fast_paths) in [(None, 0), (Some("--fast-path"), 1)] {
