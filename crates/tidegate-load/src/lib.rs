@@ -16,6 +16,7 @@
 //! | [`text`] | numbers in sentences |
 //! | [`histogram`], `merge` | distributions as text; several results as one |
 //! | `echo`, `http` | the sessions |
+//! | `silence` | how a target says nothing, and what to do |
 //! | `together` | the results of each of several agents |
 //! | [`udp`] | datagrams: one socket for each flow, no connections |
 //! | [`mod@ping`] | round trips of one message at a time, in nanoseconds |
@@ -44,6 +45,7 @@ pub mod report;
 mod run_state;
 mod runner;
 mod shape;
+mod silence;
 mod target;
 pub mod text;
 mod thread_stats;
@@ -60,6 +62,7 @@ pub use ping::{baseline_echo, baseline_ping};
 pub use plan::{Amount, HttpShape, LoadError, Part, Plan, Protocol, Rate, Security, Target, TlsPlan};
 pub use report::{OpenLoop, Report, RunEvent, RunStatus, Second, TlsReport, UdpReport};
 pub use runner::{run, run_until};
+pub use silence::Silence;
 pub use tidegate_tls::{TlsError, Trust};
 pub use together::{AgentReport, Loss, Together};
 pub use udp::{Expect, UdpPlan, run_udp};

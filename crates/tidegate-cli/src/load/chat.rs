@@ -11,6 +11,7 @@ use tidegate_load::{Amount, ChatPlan, ChatReport, Speech, Target, run_chat};
 use super::args::{TlsArgs, model};
 use super::cluster::NoAgents;
 use super::live::LiveView;
+use super::silence::SilenceWatch;
 use super::{failure, on_terminal, pin};
 use crate::limits::{count, count_in, models, rate, size, time, wait};
 use crate::out::complain;
@@ -130,7 +131,14 @@ pub fn run(args: &ChatArgs) -> CommandResult {
     let colours = console::colors_enabled_stderr();
     let view = LiveView::new(format!("chat {}", args.targets.join(" ")), plan.members, plan.amount, colours);
     let mut painter = if args.quiet { None } else { on_terminal(view.counting("deliveries/s")) };
+    let mut silence = SilenceWatch::of_members(args.targets.join(" "));
     let outcome = run_chat(&interrupted, &plan, |phase| {
+        if let Some(line) = silence.hear(&phase) {
+            if let Some(painter) = &mut painter {
+                painter.clear(); // it is painted again below the line
+            }
+            complain!("{line}");
+        }
         if let Some(painter) = &mut painter {
             painter.hear(&phase);
         }

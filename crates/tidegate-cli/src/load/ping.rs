@@ -10,6 +10,7 @@ use tidegate_load::{Amount, PingPlan, PingReport, Target, ping};
 use super::args::model;
 use super::cluster::NoAgents;
 use super::pin;
+use super::silence::note;
 use crate::limits::{count, models, size, time, wait};
 use crate::out::complain;
 use crate::out::json::Json;
@@ -128,7 +129,8 @@ fn measure(args: &PingArgs) -> Result<PingReport, Failure> {
         server_pid: args.server_pid,
     };
     let interrupted = signals::flag_of_the_first().context("cannot install signal handlers")?;
-    ping(&interrupted, &plan).map_err(usage)
+    let target = plan.target.to_string();
+    ping(&interrupted, &plan, |silence| complain!("{}", note(&target, silence))).map_err(usage)
 }
 
 /// The baseline: shared memory and nothing else.

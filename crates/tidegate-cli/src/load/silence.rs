@@ -2,14 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_load::RunEvent;
+use tidegate_load::{RunEvent, Silence};
 
 /// For how long a target may be silent before it is reported.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The line about it.
+pub fn note(target: &str, silence: Silence) -> String {
+    format!("note: no answer yet from {target}: {silence}")
+}
+
 /// Watches a run until something has come from the target.
 pub struct SilenceWatch {
     target: String,
+    /// What it means that no connection is counted.
+    none_connected: Silence,
     begun: Instant,
     is_over: bool,
 }
@@ -17,7 +24,12 @@ pub struct SilenceWatch {
 impl SilenceWatch {
     /// Of a run that begins now.
     pub fn new(target: String) -> Self {
-        Self { target, begun: Instant::now(), is_over: false }
+        Self { target, none_connected: Silence::NotConnected, begun: Instant::now(), is_over: false }
+    }
+
+    /// Of members of a messenger, which are counted when they have joined.
+    pub fn of_members(target: String) -> Self {
+        Self { none_connected: Silence::NotJoined, ..Self::new(target) }
     }
 
     /// A line, once, if the target took no connection for a second, or answered nothing in the first second of the
@@ -26,12 +38,18 @@ impl SilenceWatch {
         if self.is_over {
             return None;
         }
-        let is_silent = match phase {
-            RunEvent::Opening { connected: 0 } => self.begun.elapsed() >= PATIENCE,
-            RunEvent::Second { second, .. } => second.requests + second.failed == 0 && second.in_flight > 0,
-            _ => false,
+        let silence = match phase {
+            RunEvent::Opening { connected: 0 } if self.begun.elapsed() >= PATIENCE => {
+                Some(self.none_connected)
+            }
+            RunEvent::Second { second, .. }
+                if second.requests + second.failed == 0 && second.in_flight > 0 =>
+            {
+                Some(Silence::NotAnswering)
+            }
+            _ => None,
         };
-        self.is_over = is_silent || matches!(phase, RunEvent::Second { .. });
-        is_silent.then(|| format!("note: no answer yet from {}", self.target))
+        self.is_over = silence.is_some() || matches!(phase, RunEvent::Second { .. });
+        silence.map(|silence| note(&self.target, silence))
     }
 }

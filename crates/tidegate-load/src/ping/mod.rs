@@ -19,14 +19,21 @@ use tidegate::{Client, Dial, Endpoint, Model, Policy, RunningClient};
 #[cfg(target_os = "linux")]
 pub use baseline::{baseline_echo, baseline_ping};
 pub use report::{Jitter, PingReport, RoundTrip};
-use session::{PingLoad, PingShared, PingStage};
+use session::{Count, PingLoad, PingShared, PingStage};
 
 use crate::plan::{Amount, LoadError};
 use crate::procs::sample;
+use crate::silence::Silence;
 use crate::verdict::Warning;
 
 /// Bytes of the time in front of each message.
 const STAMP: usize = 8;
+/// How often it is looked whether something has come.
+const LOOK: Duration = Duration::from_millis(50);
+/// For how long a target may be silent at the beginning before that is told.
+const SILENT: Duration = Duration::from_secs(1);
+/// How long the last answers of an interrupted run are waited for.
+const HURRY: Duration = Duration::from_secs(1);
 /// A window shorter than this says little.
 const SHORT: Duration = Duration::from_millis(500);
 
@@ -93,11 +100,16 @@ impl PingPlan {
     }
 }
 
-/// Runs the ping-pong; ends early once `interrupted` is true.
+/// Runs the ping-pong; ends early once `interrupted` is true. `on_silence` is called once, on the calling thread, if
+/// the target accepts or answers nothing for a second.
 ///
 /// # Errors
 /// [`LoadError`] if it cannot start. Later errors are in the report.
-pub fn ping(interrupted: &AtomicBool, plan: &PingPlan) -> Result<PingReport, LoadError> {
+pub fn ping(
+    interrupted: &AtomicBool,
+    plan: &PingPlan,
+    on_silence: impl FnMut(Silence),
+) -> Result<PingReport, LoadError> {
     plan.check()?;
     let shared = Arc::new(PingShared::new(plan));
     let mut client = Client::new(PingLoad(shared.clone())).policy(plan.policy());
@@ -105,52 +117,133 @@ pub fn ping(interrupted: &AtomicBool, plan: &PingPlan) -> Result<PingReport, Loa
         client = client.model(model);
     }
     let client = client.start()?;
-    Ok(conduct(interrupted, plan, &shared, client))
+    let run = PingRun { interrupted, plan, shared: &shared, on_silence, is_told: false };
+    Ok(run.conduct(client))
 }
 
-fn conduct(
-    interrupted: &AtomicBool,
-    plan: &PingPlan,
-    shared: &PingShared,
-    client: RunningClient,
-) -> PingReport {
-    let model = client.model();
-    for tag in 0..plan.connections as u64 {
-        // The queue of dials is longer than the most connections allowed.
-        let _ = client.dialler().dial(Dial::to(plan.target.clone()).tag(tag));
+struct PingRun<'a, F> {
+    interrupted: &'a AtomicBool,
+    plan: &'a PingPlan,
+    shared: &'a PingShared,
+    on_silence: F,
+    /// The target was silent, and that was told, or it no longer is.
+    is_told: bool,
+}
+
+impl<F: FnMut(Silence)> PingRun<'_, F> {
+    fn conduct(mut self, client: RunningClient) -> PingReport {
+        let plan = self.plan;
+        let model = client.model();
+        let begun = Instant::now();
+        for tag in 0..plan.connections as u64 {
+            // The queue of dials is longer than the most connections allowed.
+            let _ = client.dialler().dial(Dial::to(plan.target.clone()).tag(tag));
+        }
+        let all = plan.connections;
+        // Nobody is left who could send.
+        let is_over = |count: Count| count.ended + count.failed >= all;
+        let are_made = |count: Count| count.stand + count.failed >= all;
+        let all_stand = self.follow(&client, begun, plan.timeout, are_made) == PingWait::Met;
+        let none_stands = self.shared.state().count.stand == 0;
+        let mut report = PingReport::new(plan, model);
+        if all_stand && matches!(plan.amount, Amount::Time(_)) {
+            self.follow(&client, begun, plan.warm_up, is_over);
+        }
+        let before = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))));
+        let window = Instant::now();
+        self.shared.set(PingStage::Measuring);
+        let limit = match plan.amount {
+            _ if none_stands => Duration::ZERO,
+            Amount::Time(time) => time,
+            Amount::Requests(_) => Duration::MAX,
+        };
+        let outcome = self.follow(&client, begun, limit, is_over);
+        let passed = window.elapsed();
+        self.shared.set(PingStage::Over);
+        report.generator = before.0.until(&sample(None), passed);
+        if let (Some(before), Some(pid)) = (&before.1, plan.server_pid) {
+            report.server = before.until(&sample(Some(pid)), passed);
+        }
+        let is_interrupted = self.interrupted.load(Relaxed);
+        let patience = match outcome {
+            PingWait::Silent => Duration::ZERO,
+            _ if none_stands => Duration::ZERO,
+            _ if is_interrupted => plan.timeout.min(HURRY),
+            _ => plan.timeout,
+        };
+        let is_over = self.shared.wait(&AtomicBool::new(false), patience, is_over);
+        if !is_over && !is_interrupted {
+            self.shared.note(|| not_answered(plan, none_stands));
+        }
+        client.stop();
+        report.fast_paths = client.join().fast_paths;
+        report.enter(self.shared, passed);
+        report.interrupted = self.interrupted.load(Relaxed);
+        report.warnings = warnings(&report, passed);
+        report
     }
-    let all = plan.connections;
-    let stand = shared.wait(interrupted, plan.timeout, |count| count.stand + count.failed >= all);
-    let mut report = PingReport::new(plan, model);
-    if stand && matches!(plan.amount, Amount::Time(_)) {
-        shared.wait(interrupted, plan.warm_up, |_| false);
+
+    /// Waits for a condition, and looks meanwhile whether the target is silent. With a number of round trips it is not
+    /// waited for a target that answers nothing for the whole timeout.
+    fn follow(
+        &mut self,
+        client: &RunningClient,
+        run_began: Instant,
+        limit: Duration,
+        met: impl Fn(Count) -> bool,
+    ) -> PingWait {
+        let begun = Instant::now();
+        let mut heard = (client.stats().bytes_in, begun);
+        loop {
+            let left = limit.saturating_sub(begun.elapsed());
+            if self.shared.wait(self.interrupted, left.min(LOOK), &met) {
+                return PingWait::Met;
+            }
+            if self.interrupted.load(Relaxed) || begun.elapsed() >= limit {
+                return PingWait::Unmet;
+            }
+            let stats = client.stats();
+            if stats.bytes_in != heard.0 {
+                heard = (stats.bytes_in, Instant::now());
+            }
+            self.is_told |= stats.bytes_in > 0;
+            if !self.is_told && run_began.elapsed() >= SILENT {
+                self.is_told = true;
+                let silence = if stats.accepted > 0 { Silence::NotAnswering } else { Silence::NotConnected };
+                (self.on_silence)(silence);
+            }
+            if matches!(self.plan.amount, Amount::Requests(_)) && heard.1.elapsed() > self.plan.timeout {
+                return PingWait::Silent;
+            }
+        }
     }
-    let before = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))));
-    let begun = Instant::now();
-    shared.set(PingStage::Measuring);
-    let patience = match plan.amount {
-        Amount::Time(time) => time,
-        Amount::Requests(_) => Duration::MAX,
-    };
-    // Ends early if nobody is left who could send.
-    shared.wait(interrupted, patience, |count| count.ended + count.failed >= all);
-    let passed = begun.elapsed();
-    shared.set(PingStage::Over);
-    report.generator = before.0.until(&sample(None), passed);
-    if let (Some(before), Some(pid)) = (&before.1, plan.server_pid) {
-        report.server = before.until(&sample(Some(pid)), passed);
+}
+
+/// What came of waiting.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PingWait {
+    Met,
+    /// The time is over, or somebody interrupts.
+    Unmet,
+    /// The target has answered nothing for the whole timeout.
+    Silent,
+}
+
+fn not_answered(plan: &PingPlan, none_stands: bool) -> String {
+    let (target, s) = (&plan.target, plan.timeout.as_secs_f64());
+    match none_stands {
+        true => format!("{target}: no connection within {s:.1} s: {}", Silence::NotConnected),
+        false => format!(
+            "{target}: no answer for {s:.1} s; check that the server echoes and does not hang, or raise --timeout"
+        ),
     }
-    shared.wait(&AtomicBool::new(false), plan.timeout, |count| count.ended + count.failed >= all);
-    client.stop();
-    report.fast_paths = client.join().fast_paths;
-    report.enter(shared, passed);
-    report.interrupted = interrupted.load(Relaxed);
-    report.warnings = warnings(&report, passed);
-    report
 }
 
 fn warnings(report: &PingReport, passed: Duration) -> Vec<Warning> {
     let mut found = Vec::new();
+    if report.round_trips == 0 {
+        return found; // there is nothing to warn of
+    }
     if let Some(waited) = report.generator.map(|share| share.waited).filter(|&waited| waited >= 0.1) {
         found.push(Warning::GeneratorStarved { waited });
     }

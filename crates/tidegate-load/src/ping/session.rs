@@ -124,6 +124,11 @@ impl PingShared {
         }
     }
 
+    /// Notes what went wrong, unless something did before.
+    pub(super) fn note(&self, why: impl FnOnce() -> String) {
+        self.state().first_error.get_or_insert_with(why);
+    }
+
     fn change(&self, change: impl FnOnce(&mut PingTotals)) {
         change(&mut self.state());
         self.changed.notify_all();

@@ -29,7 +29,7 @@ fn every_size_comes_back_right_and_is_counted_once() {
     for (size, connections) in [(8, 1), (64, 3), (4097, 2), (300_000, 1)] {
         let plan = PingPlan { size, connections, amount: Amount::Requests(90), ..plan(server.local_addr()) };
         let before = server.stats().bytes_in;
-        let report = ping(&AtomicBool::new(false), &plan).unwrap();
+        let report = ping(&AtomicBool::new(false), &plan, |_| ()).unwrap();
         assert!(report.is_clean(), "{report:?}");
         assert_eq!((report.round_trips, report.connected), (90, connections));
         // Those that went before the others were connected are not among the 90.
@@ -49,6 +49,7 @@ fn a_message_larger_than_all_buffers_on_its_way_comes_back() {
     let report = ping(
         &AtomicBool::new(false),
         &PingPlan { size: 1 << 20, amount: Amount::Requests(3), fast_path, ..plan },
+        |_| (),
     )
     .unwrap();
     assert!(report.is_clean() && report.fast_paths == 1, "{report:?}");
@@ -57,7 +58,7 @@ fn a_message_larger_than_all_buffers_on_its_way_comes_back() {
 #[test]
 fn a_target_that_is_not_there_is_said() {
     let gone = server().local_addr().clone(); // it has stopped again
-    let report = ping(&AtomicBool::new(false), &plan(gone)).unwrap();
+    let report = ping(&AtomicBool::new(false), &plan(gone), |_| ()).unwrap();
     assert!(!report.is_clean());
     assert!(report.first_error.unwrap().contains("nothing listens there"));
 }

@@ -111,10 +111,12 @@ fn connections_that_could_not_be_made_are_explained_after_a_warm_up_too() {
 
 /// The first line on standard error that tells of no answer, while the load runs; it is ended then.
 fn told_meanwhile(args: &[&str]) -> Option<String> {
+    let amount = if args.contains(&"-n") { &[][..] } else { &["-d", "20"] };
     let mut child = Command::new(TIDEGATE)
         .arg("load")
         .args(args)
-        .args(["-c", "2", "-d", "20", "--timeout", "20"])
+        .args(["-c", "2", "--timeout", "20"])
+        .args(amount)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -147,14 +149,19 @@ fn a_target_that_is_silent_is_named_long_before_the_timeout() {
     let silent = bad_server(|mut stream| while let Ok(1..) = stream.read(&mut [0; 4096]) {}).to_string();
     let (_socket, deaf, _fillers) = full_backlog();
     let (silent_url, deaf) = (format!("http://{silent}/"), deaf.to_string());
-    for (args, target) in [
-        (&["http", &silent_url][..], &silent),
-        (&["http", &silent_url, "--rate", "100"], &silent),
-        (&["echo", &silent], &silent),
-        (&["echo", &deaf], &deaf),
+    for (args, target, remedy) in [
+        (&["http", &silent_url][..], &silent, "speaks this protocol"),
+        (&["http", &silent_url, "--rate", "100"], &silent, "speaks this protocol"),
+        (&["echo", &silent], &silent, "speaks this protocol"),
+        (&["ping", &silent], &silent, "speaks this protocol"),
+        (&["ping", &silent, "-n", "100"], &silent, "speaks this protocol"),
+        (&["chat", &silent], &silent, "speaks this protocol"),
+        (&["echo", &deaf], &deaf, "firewalls"),
+        (&["ping", &deaf], &deaf, "firewalls"),
     ] {
-        let line = told_meanwhile(args);
-        assert!(line.is_some_and(|line| line.ends_with(&format!("no answer yet from {target}"))), "{args:?}");
+        let line = told_meanwhile(args).unwrap_or_else(|| panic!("{args:?}: nothing was said"));
+        let note = format!("no answer yet from {target}: ");
+        assert!(line.contains(&note) && line.contains(remedy), "{args:?}: {line}");
     }
 }
 
