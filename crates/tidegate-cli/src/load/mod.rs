@@ -162,9 +162,11 @@ fn judge(report: &Report, output: &Output) -> ExitCode {
         complain!("error: interrupted; the result is of the {:.1} s until then", report.elapsed_s);
     }
     if let Some(after_s) = report.server_gone_after_s.filter(|_| report.connected > 0) {
-        complain!(
-            "error: the server closed or refused every connection; the load ended after {after_s:.1} s"
-        );
+        let what = match report.udp {
+            Some(_) => "the target refused every message",
+            None => "the server closed or refused every connection",
+        };
+        complain!("error: {what}; the load ended after {after_s:.1} s");
     }
     if !good && let Some(why) = &report.first_error {
         complain!("error: {why}");

@@ -1,6 +1,7 @@
 //! One flow: sends what may be sent, then looks what has come back, in turns.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
@@ -14,6 +15,7 @@ use super::message::{Block, MessageHeader};
 use super::tracker::{Seen, Tracker};
 use super::{Expect, UdpPlan, UdpReport};
 use crate::plan::Amount;
+use crate::run_state::remedy;
 use crate::thread_stats::histogram;
 
 /// A message that leaves later than this is late.
@@ -25,7 +27,7 @@ const GRACE: Duration = Duration::from_millis(20);
 /// The longest sleep: so often a flow looks at the clock.
 const NAP: Duration = Duration::from_millis(50);
 
-/// So many refused sends without one answer are enough: nobody is there.
+/// So many sends that the kernel refused without one answer are enough.
 const ENOUGH: u64 = 100;
 
 /// Most bytes of messages sent in one turn: answers should not wait for long.
@@ -72,10 +74,49 @@ impl Slice {
     }
 }
 
+/// For how long messages must have been refused, with no answer between, before nobody is there.
+const DESERTED: Duration = Duration::from_millis(500);
+
+/// Refusals that are further apart have nothing to do with each other: hosts send them once a second at least
+/// (icmp(7), `icmp_ratelimit`).
+const APART: Duration = Duration::from_millis(1_500);
+
+/// What the other end says of messages that nobody took (ICMP), since the last answer.
+struct Refusals {
+    echo: bool,
+    first_and_last: Option<(Duration, Duration)>,
+}
+
+impl Refusals {
+    fn new(echo: bool) -> Self {
+        Self { echo, first_and_last: None }
+    }
+
+    fn note(&mut self, now: Duration) {
+        let is_near = |&(_, last): &(Duration, Duration)| self.echo || now.saturating_sub(last) < APART;
+        let first = self.first_and_last.filter(is_near).map_or(now, |(first, _)| first);
+        self.first_and_last = Some((first, now));
+    }
+
+    fn forget(&mut self) {
+        self.first_and_last = None;
+    }
+
+    /// Whether nobody is there. Who expects no answers knows that from refusals alone.
+    fn are_enough(&self, now: Duration) -> bool {
+        self.first_and_last.is_some_and(|(first, last)| {
+            let until = if self.echo { now } else { last };
+            until.saturating_sub(first) >= DESERTED
+        })
+    }
+}
+
 /// What came of a flow.
 pub(super) struct FlowResult {
     pub(super) counts: UdpReport,
     pub(super) length: Duration,
+    /// It ended because nobody is there any more.
+    pub(super) is_deserted: bool,
     pub(super) scheduled: u64,
     pub(super) late: u64,
     pub(super) worst_late: Duration,
@@ -84,6 +125,8 @@ pub(super) struct FlowResult {
 
 pub(super) struct DatagramFlow {
     client: DatagramClient,
+    target: SocketAddr,
+    refusals: Refusals,
     block: Block,
     tracker: Tracker,
     begun: Instant,
@@ -131,6 +174,8 @@ impl DatagramFlow {
         };
         Self {
             client,
+            target: plan.target,
+            refusals: Refusals::new(echo),
             block: Block::new(per_send, plan.size),
             tracker: Tracker::new(),
             begun,
@@ -157,8 +202,12 @@ impl DatagramFlow {
 
     pub(super) fn run(mut self) -> FlowResult {
         let mut now = self.begun.elapsed();
-        let deserted = |counts: &UdpReport| counts.send_errors >= ENOUGH && counts.received == 0;
-        while self.counts.sent < self.budget && self.is_time(now) && !deserted(&self.counts) {
+        let failing = |counts: &UdpReport| counts.send_errors >= ENOUGH && counts.received == 0;
+        while self.counts.sent < self.budget
+            && self.is_time(now)
+            && !failing(&self.counts)
+            && !self.refusals.are_enough(now)
+        {
             let may = self.may_send(now);
             if may > 0 {
                 self.send(may, now);
@@ -169,8 +218,12 @@ impl DatagramFlow {
         }
         let mut length = self.end.map_or(now, |end| end.min(now));
         let scheduled = self.due_until(length);
-        let stopped = now;
-        while self.echo && self.in_flight() > 0 && now < stopped.max(self.last_answer) + self.timeout {
+        let (stopped, is_deserted) = (now, self.refusals.are_enough(now));
+        while self.echo
+            && self.in_flight() > 0
+            && now < stopped.max(self.last_answer) + self.timeout
+            && !self.refusals.are_enough(now)
+        {
             self.receive(NAP);
             now = self.begun.elapsed();
             self.turn_page(now);
@@ -183,6 +236,7 @@ impl DatagramFlow {
         FlowResult {
             counts: self.counts,
             length,
+            is_deserted,
             scheduled,
             late: self.late,
             worst_late: self.worst_late,
@@ -289,13 +343,22 @@ impl DatagramFlow {
     /// Errors of datagrams come late and say little: counted, and not sent into again without a breath.
     fn failed(&mut self, e: &io::Error) {
         self.counts.send_errors += 1;
+        let (target, remedy) = (self.target, remedy(e));
         self.first_error.get_or_insert_with(|| match e.kind() {
-            io::ErrorKind::ConnectionRefused => "the target port is closed: start the server first".into(),
+            io::ErrorKind::ConnectionRefused => format!("cannot send to {target}: {e}{remedy}"),
             io::ErrorKind::InvalidInput => {
                 format!("the kernel refused a send: {e}; try fewer --segments, or --path batched")
             }
-            _ => format!("the kernel refused a send: {e}"),
+            _ => format!("the kernel refused a send to {target}: {e}{remedy}"),
         });
+        if matches!(
+            e.kind(),
+            io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::HostUnreachable
+                | io::ErrorKind::NetworkUnreachable
+        ) {
+            self.refusals.note(self.begun.elapsed());
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
 
@@ -337,6 +400,7 @@ impl DatagramFlow {
                 counts.received += right;
                 slice.received += right;
                 self.last_answer = Duration::from_nanos(now_ns);
+                self.refusals.forget();
             }
             Err(e) => self.failed(&e),
         }
@@ -361,5 +425,36 @@ impl DatagramFlow {
         slice.in_flight = if self.echo { self.counts.sent - self.counts.received } else { 0 };
         // Who collects outlives the flows.
         let _ = self.slices.send(slice);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn refusals_without_an_answer_are_enough_after_half_a_second() {
+        let mut refusals = Refusals::new(true);
+        assert!(!refusals.are_enough(ms(9_000)));
+        refusals.note(ms(100));
+        assert!(!refusals.are_enough(ms(599)));
+        assert!(refusals.are_enough(ms(600)), "a slow load sends nothing meanwhile");
+        refusals.forget();
+        assert!(!refusals.are_enough(ms(9_000)), "somebody answered");
+    }
+
+    #[test]
+    fn who_expects_no_answer_waits_for_another_refusal() {
+        let mut refusals = Refusals::new(false);
+        refusals.note(ms(100));
+        assert!(!refusals.are_enough(ms(9_000)), "it may have come back");
+        refusals.note(ms(9_000));
+        assert!(!refusals.are_enough(ms(9_000)));
+        refusals.note(ms(9_600));
+        assert!(refusals.are_enough(ms(9_600)));
     }
 }

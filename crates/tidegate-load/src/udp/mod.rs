@@ -177,6 +177,8 @@ struct FlowRecorder<'a> {
     /// How long the last flow sent, and received answers to what it sent in time.
     length: Duration,
     late: (u64, Duration),
+    /// Flows that sent something, and those of them that ended because nobody was there.
+    flows: (usize, usize),
     scheduled: u64,
     first_error: Option<String>,
 }
@@ -193,6 +195,7 @@ impl<'a> FlowRecorder<'a> {
             udp: UdpReport::default(),
             length: Duration::ZERO,
             late: (0, Duration::ZERO),
+            flows: (0, 0),
             scheduled: 0,
             first_error: None,
         }
@@ -253,6 +256,9 @@ impl<'a> FlowRecorder<'a> {
         self.udp.add(&outcome.counts);
         self.length = self.length.max(outcome.length);
         self.late = (self.late.0 + outcome.late, self.late.1.max(outcome.worst_late));
+        let has_sent = outcome.counts.sent + outcome.counts.send_errors > 0;
+        self.flows.0 += usize::from(has_sent);
+        self.flows.1 += usize::from(outcome.is_deserted);
         self.scheduled += outcome.scheduled;
         self.first_error = self.first_error.take().or(outcome.first_error);
     }
@@ -309,6 +315,7 @@ impl<'a> FlowRecorder<'a> {
             latency_us: Latency::of(&self.latency_us),
             latency_v2: encode(&self.latency_us),
             first_error: self.first_error,
+            server_gone_after_s: (self.flows.1 > 0 && self.flows.0 == self.flows.1).then_some(elapsed_s),
             open_loop,
             seconds: self.seconds,
             udp: Some(self.udp),

@@ -7,6 +7,7 @@ mod closed_port;
 mod habits;
 mod interrupts;
 mod settings;
+mod unreached;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
