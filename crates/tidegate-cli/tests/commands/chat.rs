@@ -128,6 +128,22 @@ fn an_interrupted_load_tells_what_was_heard_until_then() {
 }
 
 #[test]
+fn a_messenger_that_goes_away_ends_the_load() {
+    let server = serve_chat(&[]);
+    let mut watcher = member(&server, "load0");
+    let args = ["load", "chat", &server.url, "-c", "5", "-d", "15m", "--timeout", "15m", "--json", "-"];
+    let mut command = tidegate(&args);
+    let load = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !line(&mut watcher).contains(": tg ") {}
+    drop(server);
+    let outcome = finish(load);
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("a member lost its connection"), "{}", outcome.stderr);
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(report["lost_members"], 5, "{report}");
+}
+
+#[test]
 fn a_stop_and_a_hand_over_are_said_to_members() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("handover.sock");

@@ -126,11 +126,12 @@ impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
         true
     }
 
-    /// Waits until so many members are in or never will be; `false` if that takes too long, or somebody interrupts.
+    /// Waits until so many members are in; `false` if one never will be, that takes too long, or somebody interrupts.
     fn wait_for(&mut self, settled: usize) -> bool {
         let begun = Instant::now();
         while self.shared.settled() < settled {
-            if begun.elapsed() > self.plan.timeout || self.shared.is_interrupted() {
+            if begun.elapsed() > self.plan.timeout || self.shared.is_interrupted() || self.shared.has_failed()
+            {
                 return false;
             }
             if self.told.elapsed() > TELL {
@@ -142,7 +143,8 @@ impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
         true
     }
 
-    /// Until every message that was said has reached everybody, or nothing has come for as long as the plan waits.
+    /// Until every message that was said has reached everybody, nobody is left to hear one, or nothing has come for as
+    /// long as the plan waits.
     fn wait_for_the_last(&mut self) {
         let mut seconds = Seconds::begin(self.plan);
         let mut heard = (0, Instant::now());
@@ -163,7 +165,8 @@ impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
             if progress.heard + progress.said != heard.0 {
                 heard = (progress.heard + progress.said, Instant::now());
             }
-            if heard.1.elapsed() > patience || self.shared.has_failed() {
+            let is_left = self.shared.lost() < self.plan.members - self.plan.deaf();
+            if heard.1.elapsed() > patience || self.shared.has_failed() || !is_left {
                 return;
             }
             if let Some(turn) = seconds.turn(self.plan, self.shared, &progress) {
