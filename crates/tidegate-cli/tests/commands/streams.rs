@@ -234,17 +234,20 @@ fn runs(pid: Pid) -> bool {
 fn a_hangup_takes_the_children_along() {
     let folder = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_tidegate");
+    // A program that never serves, so that the bench waits for it.
+    let stuck = ["--", "sh", "-c", "exec sleep 600", "{model}", "{listen}"];
     // The exit code 1 of `ab` is an answer.
-    let commands: [(&[&str], i32); 3] = [
-        (&["bench", "models", "--models", "epoll", "--connections", "2", "--seconds", "50", "--out"], 1),
-        (&["tune", "--models", "epoll", "--budget", "50s", "--out"], 1),
-        (&["ab", program, program, "--budget", "50s", "--json"], 2),
+    let commands: [(&[&str], &[&str], i32); 4] = [
+        (&["bench", "models", "--models", "epoll", "--connections", "2", "--seconds", "50", "--out"], &[], 1),
+        (&["bench", "app", "--models", "epoll", "--connections", "2", "--out"], &stuck, 1),
+        (&["tune", "--models", "epoll", "--budget", "50s", "--out"], &[], 1),
+        (&["ab", program, program, "--budget", "50s", "--json"], &[], 2),
     ];
-    for (args, code) in commands {
-        let out = folder.path().join(args[0]);
+    for (args, words, code) in commands {
+        let out = folder.path().join(args[..2].join("-").replace('/', "-"));
         // Under nohup(1) SIGHUP is ignored, and stays so in what it starts: here it is as a terminal leaves it.
         let mut command = std::process::Command::new("env");
-        command.arg("--default-signal=HUP").arg(env!("CARGO_BIN_EXE_tidegate")).args(args).arg(&out);
+        command.args(["--default-signal=HUP", program]).args(args).arg(&out).args(words);
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let start = Instant::now();
