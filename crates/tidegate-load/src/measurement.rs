@@ -24,6 +24,15 @@ pub(crate) struct Measurement {
     last: (Sample, Option<Sample>, Instant),
 }
 
+/// How a window ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WindowEnd {
+    /// After its time, or its requests.
+    Planned,
+    /// Before: it was interrupted, or the server is gone.
+    Early,
+}
+
 /// The busiest threads of generator and server.
 type Shares = (Option<Share>, Option<Share>);
 
@@ -72,21 +81,21 @@ impl Measurement {
 
     /// Ends it now, or with the last response for a fixed number of requests; with the schedule, if there is one. What
     /// is answered from now on does not count, nor does what the server uses for it.
-    pub(crate) fn close(&mut self, run_state: &RunState) {
+    pub(crate) fn close(&mut self, run_state: &RunState, end: WindowEnd) {
         let now = Instant::now();
         run_state.set_stage(Stage::Draining);
         self.server_cpu_s = self.server_time.as_ref().map(CpuTime::used_s);
-        if let Some(pacer) = run_state.pacer.as_ref().filter(|_| run_state.is_interrupted()) {
+        if let Some(pacer) = run_state.pacer.as_ref().filter(|_| end == WindowEnd::Early) {
             pacer.cut(now);
         }
-        let end = match run_state.plan.amount {
+        let last = match run_state.plan.amount {
             Amount::Time(_) => Some(now),
             Amount::Requests(_) => {
                 (0..run_state.threads()).filter_map(|thread| run_state.thread_stats(thread).last_answer).max()
             }
         };
-        self.length = end.unwrap_or(now).saturating_duration_since(self.begun);
-        if let Some(pacer) = run_state.pacer.as_ref().filter(|_| !run_state.is_interrupted()) {
+        self.length = last.unwrap_or(now).saturating_duration_since(self.begun);
+        if let Some(pacer) = run_state.pacer.as_ref().filter(|_| end == WindowEnd::Planned) {
             self.length = match run_state.plan.amount {
                 Amount::Time(time) => run_state.plan.window_time(time, self.begun),
                 Amount::Requests(_) => self.length.max(pacer.length()),

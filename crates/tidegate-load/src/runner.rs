@@ -11,7 +11,7 @@ use tidegate_tls::{TlsClient, TlsCounters, TlsLimits};
 use crate::assessment::assess;
 use crate::echo::EchoLoad;
 use crate::http::HttpLoad;
-use crate::measurement::Measurement;
+use crate::measurement::{Measurement, WindowEnd};
 use crate::pacer::Pacer;
 use crate::plan::{Amount, BLOCK, LoadError, Plan, Protocol, TlsPlan};
 use crate::procs::Share;
@@ -254,8 +254,9 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         self.before = self.client.stats();
         self.measure(&mut window, &mut recorder);
         self.begin_the_rest();
-        window.close(run_state);
         let interrupted = run_state.is_interrupted();
+        let is_early = interrupted || self.server_gone_after.is_some();
+        window.close(run_state, if is_early { WindowEnd::Early } else { WindowEnd::Planned });
         let evidence = self.evidence((window.generator, window.server), &recorder);
         self.wait_for_answers();
         if run_state.pacer.is_some() {
