@@ -22,4 +22,6 @@ mod peers;
 #[cfg(target_os = "linux")]
 mod streams;
 #[cfg(target_os = "linux")]
+mod terminal;
+#[cfg(target_os = "linux")]
 mod udp;
