@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use tidegate::{Consumed, Flow, Model, Outbox, Peer, Refusal, Server, Service, Session};
+use tidegate::{Consumed, Flow, Model, Outbox, Peer, Refusal, Server, Service, ServiceOptions, Session};
 
 struct Lines;
 
@@ -20,8 +20,9 @@ impl Service for Lines {
         Ok(LineSession { count: 0 })
     }
 
-    fn speaks_first(&self) -> bool {
-        true // the greeting must not wait until the client has sent something
+    fn options(&self) -> ServiceOptions {
+        // The greeting must not wait until the client has sent something.
+        ServiceOptions::default().speaks_first(true)
     }
 }
 

@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use tidegate::link::{self, Link};
-use tidegate::{CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{
+    CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Outbox, Peer, Refusal, Service, ServiceOptions,
+    Session,
+};
 
 /// Passes every connection on to another server.
 pub struct Forward {
@@ -25,12 +28,9 @@ impl Service for Forward {
         Ok(Half { link: near, dials: Some((Dial::to(self.to.clone()), far)) })
     }
 
-    fn speaks_first(&self) -> bool {
-        true // the other server may
-    }
-
-    fn dials(&self) -> usize {
-        1 // sets a place aside for each: half of max_connections are accepted
+    fn options(&self) -> ServiceOptions {
+        // The other server may speak first. `dials` sets a place aside for each: half of max_connections are accepted.
+        ServiceOptions::default().speaks_first(true).dials(1)
     }
 }
 

@@ -4,7 +4,9 @@
 use std::fmt::Write;
 use std::sync::mpsc::Sender;
 
-use tidegate::{Consumed, Flow, Mail, Mailbox, Outbox, Peer, Recipient, Refusal, Service, Session};
+use tidegate::{
+    Consumed, Flow, Mail, Mailbox, Outbox, Peer, Recipient, Refusal, Service, ServiceOptions, Session,
+};
 
 /// Shows prices, which another thread sends to the mailboxes it is given.
 #[derive(Clone)]
@@ -28,8 +30,8 @@ impl Service for Prices {
         Ok(self.clone())
     }
 
-    fn speaks_first(&self) -> bool {
-        true
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(true)
     }
 }
 

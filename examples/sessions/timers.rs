@@ -3,7 +3,7 @@
 // ANCHOR: timers
 use std::time::Duration;
 
-use tidegate::{Consumed, Flow, Mail, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{Consumed, Flow, Mail, Outbox, Peer, Refusal, Service, ServiceOptions, Session};
 
 /// Sends a line every `beat`, and closes connections that were silent for `patience`.
 #[derive(Clone)]
@@ -22,8 +22,9 @@ impl Service for Heartbeat {
         Ok(self.clone())
     }
 
-    fn speaks_first(&self) -> bool {
-        true // or the kernel may hold a connection back until its first byte
+    fn options(&self) -> ServiceOptions {
+        // Or the kernel may hold a connection back until its first byte.
+        ServiceOptions::default().speaks_first(true)
     }
 }
 

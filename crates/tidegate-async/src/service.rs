@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::marker::PhantomData;
 
-use tidegate::{Peer, Refusal, Service};
+use tidegate::{Peer, Refusal, Service, ServiceOptions};
 
 use crate::{AsyncSession, Connection};
 
@@ -17,9 +17,7 @@ where
 {
     AsyncService {
         serve,
-        speaks_first: false,
-        needs_peer_addr: false,
-        needs_local_addr: false,
+        options: ServiceOptions::default(),
         #[cfg(feature = "tokio")]
         runtime: None,
         future: PhantomData,
@@ -29,31 +27,29 @@ where
 /// A service whose sessions are futures; created by [`service`].
 pub struct AsyncService<F, T> {
     serve: F,
-    speaks_first: bool,
-    needs_peer_addr: bool,
-    needs_local_addr: bool,
+    options: ServiceOptions,
     #[cfg(feature = "tokio")]
     runtime: Option<tokio::runtime::Handle>,
     future: PhantomData<fn() -> T>,
 }
 
 impl<F, T> AsyncService<F, T> {
-    /// Declares that the code writes before it has read; see [`Service::speaks_first`].
+    /// Declares that the code writes before it has read; see [`ServiceOptions::speaks_first`].
     #[must_use]
     pub fn speaks_first(self) -> Self {
-        Self { speaks_first: true, ..self }
+        Self { options: self.options.speaks_first(true), ..self }
     }
 
-    /// Fills in the address of [`Connection::peer`]; see [`Service::needs_peer_addr`] for its cost.
+    /// Fills in the address of [`Connection::peer`]; see [`ServiceOptions::peer_addr`] for its cost.
     #[must_use]
     pub fn needs_peer_addr(self) -> Self {
-        Self { needs_peer_addr: true, ..self }
+        Self { options: self.options.peer_addr(true), ..self }
     }
 
-    /// Fills the local address of [`Connection::peer`]; see [`Service::needs_local_addr`] for what that costs.
+    /// Fills the local address of [`Connection::peer`]; see [`ServiceOptions::local_addr`] for what that costs.
     #[must_use]
     pub fn needs_local_addr(self) -> Self {
-        Self { needs_local_addr: true, ..self }
+        Self { options: self.options.local_addr(true), ..self }
     }
 
     /// Enters this tokio runtime while the code runs, for code that calls `tokio::spawn` or uses tokio's timers and
@@ -90,15 +86,7 @@ where
         Ok(session)
     }
 
-    fn speaks_first(&self) -> bool {
-        self.speaks_first
-    }
-
-    fn needs_peer_addr(&self) -> bool {
-        self.needs_peer_addr
-    }
-
-    fn needs_local_addr(&self) -> bool {
-        self.needs_local_addr
+    fn options(&self) -> ServiceOptions {
+        self.options
     }
 }

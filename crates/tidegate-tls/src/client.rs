@@ -12,7 +12,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
-use tidegate::{Dial, Endpoint, Origin, Peer, Refusal, Service};
+use tidegate::{Dial, Endpoint, Origin, Peer, Refusal, Service, ServiceOptions};
 
 use crate::fault::{TlsCounters, TlsError};
 use crate::server::{certificates, certificates_of};
@@ -252,12 +252,8 @@ impl<S: Service> Service for TlsClient<S> {
         Ok(TlsSession::new(connection, peer.clone(), self.shared.clone()))
     }
 
-    fn speaks_first(&self) -> bool {
-        true
-    }
-
-    fn needs_local_addr(&self) -> bool {
-        self.shared.service.needs_local_addr()
+    fn options(&self) -> ServiceOptions {
+        self.shared.service.options().speaks_first(true)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

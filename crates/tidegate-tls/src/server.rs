@@ -10,7 +10,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ProducesTickets, UnbufferedServerConnection};
-use tidegate::{Dial, Origin, Peer, Refusal, Service};
+use tidegate::{Dial, Origin, Peer, Refusal, Service, ServiceOptions};
 
 use crate::fault::{TlsCounters, TlsError};
 use crate::server_name::noting;
@@ -192,21 +192,9 @@ impl<S: Service> Service for TlsServer<S> {
         Ok(TlsSession::new(connection, peer.clone(), self.shared.clone()))
     }
 
-    /// Never: the client sends first, whatever the inner service does.
-    fn speaks_first(&self) -> bool {
-        false
-    }
-
-    fn needs_peer_addr(&self) -> bool {
-        self.shared.service.needs_peer_addr()
-    }
-
-    fn needs_local_addr(&self) -> bool {
-        self.shared.service.needs_local_addr()
-    }
-
-    fn dials(&self) -> usize {
-        self.shared.service.dials()
+    /// Those of the inner service; but the client sends first, whatever the inner service does.
+    fn options(&self) -> ServiceOptions {
+        self.shared.service.options().speaks_first(false)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tidegate::policy::Offload;
 use tidegate::{
     Consumed, Flow, Group, Mail, Mailbox, Outbox, Peer, Policy, Recipient, Refusal, Running, Server, Service,
-    Session,
+    ServiceOptions, Session,
 };
 
 const ROUNDS: usize = 9;
@@ -44,8 +44,8 @@ impl Service for Counter {
         Ok(self.clone())
     }
 
-    fn speaks_first(&self) -> bool {
-        true
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(true)
     }
 }
 

@@ -44,7 +44,7 @@ impl<S: Service> Client<S> {
     /// An invalid policy, an unavailable model, or the system has no thread, ring or memory left.
     pub fn start(self) -> Result<RunningClient, StartError> {
         self.policy.check()?;
-        self.policy.check_dials(self.service.dials())?;
+        self.policy.check_dials(self.service.options().dials)?;
         let model = choose(self.model, &self.policy)?;
         engine::check_client(model, &self.policy)?;
         let config = EngineConfig::new(Arc::new(self.service), self.policy, None);

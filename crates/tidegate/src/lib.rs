@@ -74,8 +74,8 @@ pub use server::{
 };
 pub use service::{
     Activity, CloseReason, Consumed, DatagramService, Dial, Flow, Group, Joined, LayerBuffer, Mail, Mailbox,
-    MailboxError, Message, OffloadError, Origin, Outbox, Peer, Recipient, Refusal, Replies, Service, Session,
-    TlsPeer,
+    MailboxError, Message, OffloadError, Origin, Outbox, Peer, Recipient, Refusal, Replies, Service,
+    ServiceOptions, Session, TlsPeer,
 };
 pub use stats::{DatagramStats, Stats};
 pub use tidegate_os::endpoint::{Endpoint, ParseEndpointError};

@@ -225,7 +225,7 @@ impl<S: Service> Server<S> {
 
     fn bind_to(self, at: Endpoint) -> Result<BoundServer, StartError> {
         self.policy.check()?;
-        self.policy.check_dials(self.service.dials())?;
+        self.policy.check_dials(self.service.options().dials)?;
         let model = choose(self.model, &self.policy)?;
         engine::check_endpoint(&at, &self.policy)?;
         let listen = |error| StartError::Listen { at: at.clone(), error };
@@ -247,7 +247,7 @@ impl<S: Service> Server<S> {
     /// An invalid policy, an unavailable model, or a descriptor that is not a listening stream socket.
     pub fn listen_on(self, socket: OwnedFd) -> Result<BoundServer, StartError> {
         self.policy.check()?;
-        self.policy.check_dials(self.service.dials())?;
+        self.policy.check_dials(self.service.options().dials)?;
         let model = choose(self.model, &self.policy)?;
         let adopt = |error| StartError::Adopt { error };
         let listener = Listener::adopt(socket, &self.listen_options()).map_err(adopt)?;
@@ -281,7 +281,7 @@ impl<S: Service> Server<S> {
     fn listen_options(&self) -> ListenOptions {
         ListenOptions {
             backlog: self.policy.accept.backlog,
-            defer_accept: deferral(&self.policy).filter(|_| !self.service.speaks_first()),
+            defer_accept: deferral(&self.policy).filter(|_| !self.service.options().speaks_first),
             fast_open: self.policy.accept.fast_open,
             send_buffer: self.policy.socket_send_buffer,
             receive_buffer: self.policy.socket_receive_buffer,
@@ -348,7 +348,7 @@ impl BoundServer {
     /// The system has no thread, ring or memory left.
     pub fn start(self) -> Result<Running, StartError> {
         let model = self.model;
-        let dials = self.service.dials();
+        let dials = self.service.options().dials;
         let config = EngineConfig::new(self.service, self.policy, Some(self.listener));
         let policy = config.policy.clone();
         let rendezvous = config.rendezvous.as_ref().map(|rendezvous| rendezvous.counters());

@@ -10,5 +10,7 @@ pub use crate::proto::group::Group;
 pub use crate::proto::mail::{Mailbox, MailboxError, Message, OffloadError, Recipient};
 pub use crate::proto::outbox::{LayerBuffer, Outbox};
 pub use crate::proto::session::{Mail, Service, Session};
-pub use crate::types::{Activity, CloseReason, Consumed, Dial, Flow, Origin, Peer, Refusal, TlsPeer};
+pub use crate::types::{
+    Activity, CloseReason, Consumed, Dial, Flow, Origin, Peer, Refusal, ServiceOptions, TlsPeer,
+};
 pub use datagram::{DatagramService, Joined, Replies};

@@ -93,9 +93,9 @@ impl Consumed {
 #[non_exhaustive]
 pub struct Peer {
     /// Its address. Always set for connections dialled to one; for accepted ones if the service
-    /// [asks for it](crate::Service::needs_peer_addr). Unix sockets have none.
+    /// [asks for it](ServiceOptions::peer_addr). Unix sockets have none.
     pub addr: Option<SocketAddr>,
-    /// The address of this end, where the service [asks for it](crate::Service::needs_local_addr): for accepted
+    /// The address of this end, where the service [asks for it](ServiceOptions::local_addr): for accepted
     /// connections the one that the peer has connected to, also where the server listens on all (`0.0.0.0`). Unix
     /// sockets have none.
     pub local_addr: Option<SocketAddr>,
@@ -240,6 +240,58 @@ pub enum Activity {
     /// left, no more is received; it is passed again when mail, a timer or [`on_drained`](crate::Session::on_drained)
     /// has ended the work, and only then the session learns that its peer has finished.
     Work,
+}
+
+/// What the sessions of a [`Service`](crate::Service) need of the engine. The default is none of it.
+///
+/// ```
+/// # use tidegate::ServiceOptions;
+/// let options = ServiceOptions::default().speaks_first(true).dials(1);
+/// assert!(options.speaks_first && !options.peer_addr);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServiceOptions {
+    /// Whether sessions send before they have received anything (SMTP does, HTTP does not).
+    ///
+    /// It must be set for a service that speaks first: the kernel may otherwise hold a new connection back until its
+    /// first data arrived (`TCP_DEFER_ACCEPT`).
+    pub speaks_first: bool,
+    /// Whether [`Peer::addr`] is set for accepted connections. On `uring` that costs a descriptor and a system call for
+    /// each connection; elsewhere it is free.
+    pub peer_addr: bool,
+    /// Whether [`Peer::local_addr`] is set. That costs a system call for each connection; on `uring` also a descriptor.
+    pub local_addr: bool,
+    /// How many connections each session may have [dialled](crate::Outbox::dial) at once. So many places for each
+    /// accepted connection are set aside within [`Policy::max_connections`](crate::Policy::max_connections): with 1,
+    /// half of them are accepted, and half are dialled.
+    pub dials: usize,
+}
+
+impl ServiceOptions {
+    /// Sets [`speaks_first`](Self::speaks_first).
+    #[must_use]
+    pub fn speaks_first(self, speaks_first: bool) -> Self {
+        Self { speaks_first, ..self }
+    }
+
+    /// Sets [`peer_addr`](Self::peer_addr).
+    #[must_use]
+    pub fn peer_addr(self, peer_addr: bool) -> Self {
+        Self { peer_addr, ..self }
+    }
+
+    /// Sets [`local_addr`](Self::local_addr).
+    #[must_use]
+    pub fn local_addr(self, local_addr: bool) -> Self {
+        Self { local_addr, ..self }
+    }
+
+    /// Sets [`dials`](Self::dials).
+    #[must_use]
+    pub fn dials(self, dials: usize) -> Self {
+        Self { dials, ..self }
+    }
 }
 
 /// The service refuses this connection.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::policy::{Limit, Limited, PolicyError};
-use tidegate::{Endpoint, Origin, Peer, Refusal, Service};
+use tidegate::{Endpoint, Origin, Peer, Refusal, Service, ServiceOptions};
 
 pub use session::ProxySession;
 pub use upstreams::{UpstreamStats, Upstreams};
@@ -176,20 +176,9 @@ impl Service for Proxy {
         }
     }
 
-    /// The upstream may.
-    fn speaks_first(&self) -> bool {
-        true
-    }
-
-    fn needs_peer_addr(&self) -> bool {
-        self.0.options.header.is_some()
-    }
-
-    fn needs_local_addr(&self) -> bool {
-        self.0.options.header.is_some()
-    }
-
-    fn dials(&self) -> usize {
-        1
+    /// The upstream may speak first; a header needs both addresses.
+    fn options(&self) -> ServiceOptions {
+        let header = self.0.options.header.is_some();
+        ServiceOptions::default().speaks_first(true).peer_addr(header).local_addr(header).dials(1)
     }
 }

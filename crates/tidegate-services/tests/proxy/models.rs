@@ -4,7 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use tidegate::{Consumed, Endpoint, Flow, Model, Outbox, Peer, Policy, Refusal, Server, Service, Session};
+use tidegate::{
+    Consumed, Endpoint, Flow, Model, Outbox, Peer, Policy, Refusal, Server, Service, ServiceOptions, Session,
+};
 use tidegate_services::layers::{HeaderFault, ProxyLimits, ProxyProtocol};
 
 use crate::headers::headers;
@@ -24,12 +26,8 @@ impl Service for Who {
         Ok(WhoSession(peer.addr))
     }
 
-    fn speaks_first(&self) -> bool {
-        true
-    }
-
-    fn needs_peer_addr(&self) -> bool {
-        true
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(true).peer_addr(true)
     }
 }
 
@@ -93,4 +91,23 @@ fn every_model_passes_on_the_client_of_every_header() {
         assert_eq!(stats.closed_by(tidegate::CloseReason::Aborted), 1, "{model}");
         assert_eq!(faults.of(HeaderFault::Missing), 1, "{model}");
     }
+}
+
+#[test]
+fn options_are_those_of_the_service_inside_but_the_header_comes_first() {
+    struct Wants(ServiceOptions);
+    impl Service for Wants {
+        type Session = WhoSession;
+
+        fn open(&self, _: &Peer) -> Result<WhoSession, Refusal> {
+            Err(Refusal)
+        }
+
+        fn options(&self) -> ServiceOptions {
+            self.0
+        }
+    }
+    let wants = ServiceOptions::default().speaks_first(true).peer_addr(true).local_addr(true).dials(3);
+    let layer = ProxyProtocol::new(Wants(wants), ProxyLimits::default());
+    assert_eq!(layer.options(), wants.speaks_first(false));
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use tidegate::{Consumed, Flow, Model, Outbox, Peer, Policy, Refusal, Service, Session};
+use tidegate::{Consumed, Flow, Model, Outbox, Peer, Policy, Refusal, Service, ServiceOptions, Session};
 use tidegate_services::layers::{HeaderFault, HeaderFaults, ProxyLimits, ProxyProtocol};
 
 use crate::cases::{Case, bytes, cases};
@@ -23,8 +23,8 @@ impl Service for Who {
         Ok(WhoSession(peer.addr))
     }
 
-    fn needs_peer_addr(&self) -> bool {
-        true
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().peer_addr(true)
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustls::version::TLS13;
 use rustls::{ClientConnection, StreamOwned};
 use tidegate::{
-    Client, CloseReason, Consumed, Dial, Endpoint, Flow, Model, Outbox, Peer, Policy, Refusal, Running,
-    Server, Service, Session,
+    Client, CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Model, Outbox, Peer, Policy, Refusal, Running,
+    Server, Service, ServiceOptions, Session,
 };
 use tidegate_services::{Echo, Http};
 use tidegate_tls::{TlsClient, TlsCounters, TlsLimits, TlsServer, Trust};
@@ -254,6 +254,69 @@ fn a_certificate_that_is_not_trusted_is_a_dial_that_failed() {
             assert!(failed.iter().all(|text| text.contains(why)), "{model}: {failed:?}");
         }
         assert_eq!(dial(model, &scene, "example.org", Trust::anything().unwrap(), 2).right.load(SeqCst), 2);
+        scene.finish();
+    }
+}
+
+/// Each session dials one connection; what became of them.
+#[derive(Clone)]
+struct Dials(Endpoint, Arc<Mutex<Vec<String>>>);
+
+impl Service for Dials {
+    type Session = Self;
+
+    fn open(&self, _: &Peer) -> Result<Self, Refusal> {
+        Ok(self.clone())
+    }
+
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().dials(1)
+    }
+}
+
+impl Session for Dials {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        out.dial(&self.0, DEADLINE, Ignores).unwrap();
+        Flow::Continue
+    }
+
+    fn on_bytes(&mut self, input: &[u8], _: &mut Outbox<'_>) -> Consumed {
+        Consumed::all(input)
+    }
+
+    fn on_mail(&mut self, mail: Mail, _: &mut Outbox<'_>) -> Flow {
+        if let Mail::Dialled(outcome) = mail {
+            self.1.lock().unwrap().push(format!("{outcome:?}"));
+        }
+        Flow::Continue
+    }
+}
+
+struct Ignores;
+
+impl Session for Ignores {
+    fn on_bytes(&mut self, input: &[u8], _: &mut Outbox<'_>) -> Consumed {
+        Consumed::all(input)
+    }
+}
+
+#[test]
+fn sessions_dial_inside_either_side_on_every_model() {
+    let third = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for model in models() {
+        let log = Arc::<Mutex<Vec<String>>>::default();
+        let dials = Dials(third.local_addr().unwrap().into(), log.clone());
+        let scene = Scene::new(model, dials.clone(), &[], loopback());
+        let to = scene.server.local_addr();
+        let trust = Trust::file(&scene.papers.cert()).unwrap();
+        let client =
+            TlsClient::new(Arc::new(dials), to.clone(), "localhost", trust, TlsLimits::default()).unwrap();
+        let client = Client::new(client).model(model).start().unwrap();
+        client.dialler().dial(to).unwrap();
+        until("both have an answer", || log.lock().unwrap().len() == 2);
+        assert_eq!(*log.lock().unwrap(), ["Ok(())", "Ok(())"], "{model}");
+        client.stop();
+        client.join();
         scene.finish();
     }
 }

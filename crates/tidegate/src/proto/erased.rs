@@ -3,7 +3,7 @@
 use std::io;
 
 use super::session::{Service, Session};
-use crate::types::{Dial, Peer, Refusal};
+use crate::types::{Dial, Peer, Refusal, ServiceOptions};
 
 /// A [`Service`] whose session type is erased, so that engines are compiled once and not for each service.
 ///
@@ -11,14 +11,8 @@ use crate::types::{Dial, Peer, Refusal};
 pub(crate) trait ErasedService: Send + Sync + 'static {
     /// See [`Service::open`].
     fn open_erased(&self, peer: &Peer) -> Result<Box<dyn Session>, Refusal>;
-    /// See [`Service::speaks_first`].
-    fn speaks_first(&self) -> bool;
-    /// See [`Service::needs_peer_addr`].
-    fn needs_peer_addr(&self) -> bool;
-    /// See [`Service::needs_local_addr`].
-    fn needs_local_addr(&self) -> bool;
-    /// See [`Service::dials`].
-    fn dials(&self) -> usize;
+    /// See [`Service::options`].
+    fn options(&self) -> ServiceOptions;
     /// See [`Service::dial_failed`].
     fn dial_failed(&self, dial: &Dial, error: &io::Error);
 }
@@ -28,20 +22,8 @@ impl<S: Service> ErasedService for S {
         Ok(Box::new(Service::open(self, peer)?))
     }
 
-    fn speaks_first(&self) -> bool {
-        Service::speaks_first(self)
-    }
-
-    fn needs_peer_addr(&self) -> bool {
-        Service::needs_peer_addr(self)
-    }
-
-    fn needs_local_addr(&self) -> bool {
-        Service::needs_local_addr(self)
-    }
-
-    fn dials(&self) -> usize {
-        Service::dials(self)
+    fn options(&self) -> ServiceOptions {
+        Service::options(self)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

@@ -218,8 +218,8 @@ impl Outbox<'_> {
     /// Dials an address, or a [`Dial`], on the I/O thread of this session, and gives the connection to `session`.
     /// Afterwards, or if it is not established `within` this time, this session receives [`Mail::Dialled`]; until then
     /// it counts as [at work](Activity::Work), so that a stop waits for it. [`Dial::thread`] is ignored. The service
-    /// must declare that its sessions dial ([`Service::dials`](crate::Service::dials)), which reserves connections
-    /// within [`Policy::max_connections`](crate::Policy::max_connections).
+    /// must declare that its sessions dial ([`ServiceOptions::dials`](crate::ServiceOptions::dials)), which reserves
+    /// connections within [`Policy::max_connections`](crate::Policy::max_connections).
     ///
     /// The models without event loops have no I/O thread to share: `blocking` starts a thread, a worker of `pool`
     /// blocks until connected, and `tokio` starts a task.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::mail::Message;
 use super::outbox::Outbox;
-use crate::types::{CloseReason, Consumed, Dial, Flow, Peer, Refusal};
+use crate::types::{CloseReason, Consumed, Dial, Flow, Peer, Refusal, ServiceOptions};
 
 /// Creates one [`Session`] for each connection. Shared by all I/O threads.
 pub trait Service: Send + Sync + 'static {
@@ -20,34 +20,14 @@ pub trait Service: Send + Sync + 'static {
     /// Runs on an I/O thread; keep it short.
     fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal>;
 
-    /// Whether sessions send before they have received anything (SMTP does, HTTP does not).
-    ///
-    /// A service that speaks first must return `true`: the kernel may otherwise hold a new
-    /// connection back until its first data arrived (`TCP_DEFER_ACCEPT`).
-    fn speaks_first(&self) -> bool {
-        false
+    /// What the sessions need of the engine; the same on every call. A layer returns the options of the service inside,
+    /// with those that it needs itself.
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default()
     }
 
-    /// Whether [`Peer::addr`] is filled in for accepted connections; by default it is not, on any model. On `uring`
-    /// that costs a descriptor and a system call for each connection; elsewhere it is free.
-    fn needs_peer_addr(&self) -> bool {
-        false
-    }
-
-    /// Whether [`Peer::local_addr`] is to be filled; unless a service asks for it, it is not, on any model. A system
-    /// call for each connection; on `uring` also a descriptor.
-    fn needs_local_addr(&self) -> bool {
-        false
-    }
-
-    /// How many connections each session may have [dialled](Outbox::dial) at once. So many places for each accepted
-    /// connection are set aside within [`Policy::max_connections`](crate::Policy::max_connections): with 1, half of
-    /// them are accepted, and half are dialled.
-    fn dials(&self) -> usize {
-        0
-    }
-
-    /// Called when a dial of a [`Dialler`](crate::Dialler) failed; there is no session.
+    /// Called when a dial of a [`Dialler`](crate::Dialler) failed; there is no session. A layer passes it to the service
+    /// inside.
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
         let _ = (dial, error);
     }
@@ -61,20 +41,8 @@ impl<S: Service> Service for Arc<S> {
         S::open(self, peer)
     }
 
-    fn speaks_first(&self) -> bool {
-        S::speaks_first(self)
-    }
-
-    fn needs_peer_addr(&self) -> bool {
-        S::needs_peer_addr(self)
-    }
-
-    fn needs_local_addr(&self) -> bool {
-        S::needs_local_addr(self)
-    }
-
-    fn dials(&self) -> usize {
-        S::dials(self)
+    fn options(&self) -> ServiceOptions {
+        S::options(self)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

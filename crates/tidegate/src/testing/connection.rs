@@ -15,10 +15,10 @@ use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
 use crate::service::{CloseReason, Mail, Peer, Recipient, Refusal, Service, Session};
 use crate::stats::{Counters, Stats, Writers, sum};
 
-/// The peer's address, used if the service [asks for it](Service::needs_peer_addr).
+/// The peer's address, used if the service [asks for it](crate::ServiceOptions::peer_addr).
 const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 50_000);
 
-/// The address of this end, where the service [asks for it](Service::needs_local_addr).
+/// The address of this end, where the service [asks for it](crate::ServiceOptions::local_addr).
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)), 80);
 
 /// Things that may follow from one step of a test. More are taken for a session that never comes to rest.
@@ -83,8 +83,8 @@ impl TestConnection {
     /// # Errors
     /// The service refuses it.
     pub fn open<S: Service>(service: &S) -> Result<Self, Refusal> {
-        let addr = service.needs_peer_addr().then_some(PEER);
-        let local = service.needs_local_addr().then_some(LOCAL);
+        let addr = service.options().peer_addr.then_some(PEER);
+        let local = service.options().local_addr.then_some(LOCAL);
         let peer = Peer::accepted().with_addr(addr).with_local_addr(local);
         Self::open_with(service, &peer, Policy::default())
     }

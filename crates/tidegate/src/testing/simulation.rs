@@ -107,7 +107,7 @@ impl<S: Service, F: Fn() -> S> Simulation<F> {
     pub fn run(self) -> Stats {
         assert!(!self.clients.is_empty(), "no clients: add one with `client(sends, expects)`");
         assert_eq!(
-            (self.make)().dials(),
+            (self.make)().options().dials,
             0,
             "sessions that dial cannot be simulated: test them with TestConnection"
         );

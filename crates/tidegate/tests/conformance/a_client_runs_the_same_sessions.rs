@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tidegate::service::Origin;
 use tidegate::{
-    Client, CloseReason, Consumed, Dial, Endpoint, Flow, Model, Outbox, Peer, Refusal, Service, Session,
+    Client, CloseReason, Consumed, Dial, Endpoint, Flow, Model, Outbox, Peer, Refusal, Service, ServiceOptions, Session,
 };
 
 use crate::kit::{self, ClosedPort, EchoPeer, Tape};
@@ -57,8 +57,8 @@ impl Service for Verify {
         Ok(Verifier { tag, tape, bytes: self.bytes, sent: 0, heard: 0, log: self.log.clone() })
     }
 
-    fn speaks_first(&self) -> bool {
-        true
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(true)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {

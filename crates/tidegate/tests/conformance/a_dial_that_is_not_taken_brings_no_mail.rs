@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use tidegate::{Consumed, Flow, Mail, MailboxError, Model, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{Consumed, Flow, Mail, MailboxError, Model, Outbox, Peer, Refusal, Service, ServiceOptions, Session};
 
 use crate::kit;
 
@@ -34,8 +34,8 @@ impl Service for Dials {
         Ok(Dialling { to: self.to, count: self.count.clone() })
     }
 
-    fn dials(&self) -> usize {
-        1
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().dials(1)
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use tidegate::service::Origin;
-use tidegate::{Model, Peer, Refusal, Service};
+use tidegate::{Model, Peer, Refusal, Service, ServiceOptions};
 
 use crate::kit::{self, Echo, Ending};
 
@@ -27,8 +27,8 @@ impl Service for Picky {
         if callers.len().is_multiple_of(2) { Ok(Echo::default()) } else { Err(Refusal) }
     }
 
-    fn needs_peer_addr(&self) -> bool {
-        true
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().peer_addr(true)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use tidegate::{Consumed, Model, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{Consumed, Model, Outbox, Peer, Refusal, Service, ServiceOptions, Session};
 
 use crate::kit;
 
@@ -25,8 +25,8 @@ impl Service for Doorman {
         Ok(Guest)
     }
 
-    fn needs_peer_addr(&self) -> bool {
-        self.asks
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().peer_addr(self.asks)
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tidegate::link::{self, Link};
 use tidegate::{
     CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Model, Outbox, Peer, Policy, PolicyError, Refusal,
-    Server, Service, Session, StartError,
+    Server, Service, ServiceOptions, Session, StartError,
 };
 
 use crate::kit::{self, ClosedPort, EchoPeer, Ending, Tape};
@@ -71,12 +71,8 @@ impl Service for Relay {
         Ok(Near { link: near, far: Some(RemoteEnd(far)), dial, within: self.within, failures, draining })
     }
 
-    fn speaks_first(&self) -> bool {
-        true
-    }
-
-    fn dials(&self) -> usize {
-        1
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(true).dials(1)
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use tidegate::service::Origin;
-use tidegate::{Client, Dial, Endpoint, Model, Peer, Refusal, Server, Service};
+use tidegate::{Client, Dial, Endpoint, Model, Peer, Refusal, Server, Service, ServiceOptions};
 
 use crate::kit::{self, Echo};
 
@@ -30,12 +30,8 @@ impl Service for Doorman {
         Ok(Echo::default())
     }
 
-    fn needs_peer_addr(&self) -> bool {
-        true
-    }
-
-    fn needs_local_addr(&self) -> bool {
-        self.asks
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().peer_addr(true).local_addr(self.asks)
     }
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Recipient, Refusal, Service, Session};
+use tidegate::{
+    CloseReason, Consumed, Flow, Mail, Outbox, Peer, Recipient, Refusal, Service, ServiceOptions, Session,
+};
 
 use crate::known::Known;
 use crate::tape::{Side, Tape, WORD, place};
@@ -25,12 +27,8 @@ impl Service for Host {
         Ok(Guest { world: self.world.clone(), greeting: None, known: None })
     }
 
-    fn speaks_first(&self) -> bool {
-        self.world.greets
-    }
-
-    fn needs_peer_addr(&self) -> bool {
-        self.world.refuses
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(self.world.greets).peer_addr(self.world.refuses)
     }
 }
 

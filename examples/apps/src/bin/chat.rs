@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tidegate::{
-    CloseReason, Consumed, Flow, Group, Mail, Mailbox, Outbox, Peer, Recipient, Refusal, Service, Session,
+    CloseReason, Consumed, Flow, Group, Mail, Mailbox, Outbox, Peer, Recipient, Refusal, Service, ServiceOptions, Session,
 };
 
 /// The longest `/in`, and what `--idle` is by default.
@@ -45,8 +45,8 @@ impl Service for Chat {
         Ok(Member { room, mailbox: None, nick, idle, delayed: Default::default() })
     }
 
-    fn speaks_first(&self) -> bool {
-        true // with a greeting
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(true) // with a greeting
     }
 }
 

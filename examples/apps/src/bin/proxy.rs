@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tidegate::link::{self, Link};
-use tidegate::{CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Outbox, Peer, Refusal, Service, ServiceOptions, Session};
 
 /// Bytes that may wait between the two connections, in each direction.
 const LINK_BYTES: usize = 128 << 10;
@@ -25,14 +25,9 @@ impl Service for Proxy {
         Ok(Client { half: Half(near), upstream: Some((Dial::to(self.to.clone()), Half(far))) })
     }
 
-    /// The upstream may.
-    fn speaks_first(&self) -> bool {
-        true
-    }
-
-    /// Each connection dials one: places for both are set aside.
-    fn dials(&self) -> usize {
-        1
+    /// The upstream may speak first. Each connection dials one: places for both are set aside.
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(true).dials(1)
     }
 }
 

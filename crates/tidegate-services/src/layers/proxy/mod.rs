@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tidegate::policy::{Limit, Limited};
-use tidegate::{Dial, Origin, Peer, Policy, PolicyError, Refusal, Service};
+use tidegate::{Dial, Origin, Peer, Policy, PolicyError, Refusal, Service, ServiceOptions};
 
 pub use session::ProxyHeaderSession;
 
@@ -179,22 +179,10 @@ impl<S: Service> Service for ProxyProtocol<S> {
         }
     }
 
-    /// Never: the proxy's header comes first, whatever the inner service does.
-    fn speaks_first(&self) -> bool {
-        false
-    }
-
-    /// As the inner service: a header may leave the address of the socket in force.
-    fn needs_peer_addr(&self) -> bool {
-        self.0.service.needs_peer_addr()
-    }
-
-    fn needs_local_addr(&self) -> bool {
-        self.0.service.needs_local_addr()
-    }
-
-    fn dials(&self) -> usize {
-        self.0.service.dials()
+    /// Those of the inner service, also the addresses, because a header may leave those of the socket in force; but the
+    /// proxy's header is sent first, whatever the inner service does.
+    fn options(&self) -> ServiceOptions {
+        self.0.service.options().speaks_first(false)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

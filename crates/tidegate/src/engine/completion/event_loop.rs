@@ -77,8 +77,8 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         let (mut port, holds) = P::new(&Setup {
             policy: &worker.policy,
             share: worker.share + worker.dials,
-            addresses: worker.service.needs_peer_addr()
-                || worker.service.needs_local_addr()
+            addresses: worker.service.options().peer_addr
+                || worker.service.options().local_addr
                 || worker.transports.listener_has_option(),
             partners: worker.listens && worker.threads > 1,
             dials: listener.is_none(),

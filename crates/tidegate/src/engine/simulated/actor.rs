@@ -7,7 +7,9 @@ use super::observed::TICK;
 use super::script::Acts;
 use super::socket::{SimulatedSocket, id_of};
 use super::world::{Happening, with};
-use crate::service::{Activity, Consumed, Flow, Mail, Outbox, Peer, Recipient, Refusal, Service, Session};
+use crate::service::{
+    Activity, Consumed, Flow, Mail, Outbox, Peer, Recipient, Refusal, Service, ServiceOptions, Session,
+};
 
 /// Makes the session that the script has for each peer.
 pub(super) struct ScriptService {
@@ -35,12 +37,8 @@ impl Service for ScriptService {
         }
     }
 
-    fn speaks_first(&self) -> bool {
-        self.speaks_first
-    }
-
-    fn needs_peer_addr(&self) -> bool {
-        true
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(self.speaks_first).peer_addr(true)
     }
 }
 

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use super::script::Acts;
 use super::socket::id_of;
 use super::world::{World, with};
-use crate::service::{CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Refusal, Service, Session};
+use crate::service::{
+    CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Refusal, Service, ServiceOptions, Session,
+};
 
 /// How exact deadlines are.
 pub(super) const TICK: Duration = Duration::from_millis(1);
@@ -19,23 +21,15 @@ impl<S: Service> Service for Observed<S> {
 
     fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal> {
         let id = id_of(peer.addr.ok_or(Refusal)?);
-        let addr = peer.addr.filter(|_| self.0.needs_peer_addr());
+        let addr = peer.addr.filter(|_| self.0.options().peer_addr);
         let session = self.0.open(&peer.clone().with_addr(addr))?;
         with(|world| world.expected.sessions += 1);
         Ok(ObservedSession { id, session })
     }
 
-    fn speaks_first(&self) -> bool {
-        self.0.speaks_first()
-    }
-
-    /// It says which connection it is.
-    fn needs_peer_addr(&self) -> bool {
-        true
-    }
-
-    fn needs_local_addr(&self) -> bool {
-        self.0.needs_local_addr()
+    /// The address says which connection it is.
+    fn options(&self) -> ServiceOptions {
+        self.0.options().peer_addr(true)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

@@ -16,7 +16,8 @@ use super::*;
 use crate::policy::Policy;
 use crate::policy::sends::EVENT_QUANTUM;
 use crate::service::{
-    CloseReason, Consumed, Flow, Mail, Mailbox, Outbox, Peer, Recipient, Refusal, Service, Session,
+    CloseReason, Consumed, Flow, Mail, Mailbox, Outbox, Peer, Recipient, Refusal, Service, ServiceOptions,
+    Session,
 };
 
 /// Plays a seed; `Err` says what must not have happened.
@@ -188,8 +189,8 @@ impl Service for Pairs {
         Ok(Partner { number: usize::MAX, of })
     }
 
-    fn speaks_first(&self) -> bool {
-        true
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(true)
     }
 }
 

@@ -129,8 +129,8 @@ impl DialRoom {
         match request.is_by_session() {
             true if self.stopped => Err(io::Error::other("the server has stopped")),
             true if self.dialled >= self.dials => {
-                let why = "all places for connections that sessions dial are taken; raise max_connections, or what \
-                           Service::dials says";
+                let why = "all places for connections that sessions dial are taken; raise max_connections, or \
+                           ServiceOptions::dials";
                 Err(io::Error::new(io::ErrorKind::QuotaExceeded, why))
             }
             false if self.stopping || !self.has_place => {
@@ -178,13 +178,13 @@ pub(in crate::engine) fn open_accepted(
     thread: usize,
 ) -> Option<Box<dyn Session>> {
     open(service, counters, || {
-        let addr = addr.filter(|_| service.needs_peer_addr());
+        let addr = addr.filter(|_| service.options().peer_addr);
         Peer::accepted().with_addr(addr).with_local_addr(asked_for(service, local)).with_thread(thread)
     })
 }
 
 fn asked_for(service: &dyn ErasedService, local: impl FnOnce() -> Option<SocketAddr>) -> Option<SocketAddr> {
-    if service.needs_local_addr() { local() } else { None }
+    if service.options().local_addr { local() } else { None }
 }
 
 /// The session of a dialled connection: the one that was given with the dial, or one of the service.

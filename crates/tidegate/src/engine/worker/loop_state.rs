@@ -317,7 +317,7 @@ impl LoopState {
 
     /// Connections that all threads may have open, beside those that sessions dial.
     fn most(&self) -> usize {
-        admitted(self.worker.policy.max_connections, self.worker.service.dials())
+        admitted(self.worker.policy.max_connections, self.worker.service.options().dials)
     }
 
     /// Connections for which this thread has room.

@@ -149,7 +149,7 @@ impl WorkerContext {
 
     /// Connections it may have open under these limits, and those its sessions may have dialled.
     fn places(&self, policy: &Policy) -> (usize, usize) {
-        let each = self.service.dials();
+        let each = self.service.options().dials;
         let all = accept::admitted(policy.max_connections, each);
         let share = match &self.growth {
             Some(growth) => growth.share(all, self.index),
@@ -175,7 +175,7 @@ impl WorkerContext {
 
     /// Whether accepts that can bring the first data are to do so.
     pub(crate) fn wants_first_data(&self) -> bool {
-        accept::deferral(&self.policy).is_some() && !self.service.speaks_first()
+        accept::deferral(&self.policy).is_some() && !self.service.options().speaks_first
     }
 }
 
@@ -200,7 +200,7 @@ impl EngineConfig {
     /// I/O threads to start, by the policy or, where that leaves it open, by the model. A server whose threads are
     /// [started as connections come](Self::each_fills) begins with some of them.
     pub(crate) fn threads(&self, model: Model) -> usize {
-        let dials = self.service.dials();
+        let dials = self.service.options().dials;
         let default = match &self.listener {
             Some(_) => self.places(model).unwrap_or(model.default_threads()),
             None => model.threads_of_client(),
@@ -210,7 +210,7 @@ impl EngineConfig {
 
     /// Threads that all connections need, where each [fills](Self::each_fills) before the next is started.
     fn places(&self, model: Model) -> Option<usize> {
-        let all = accept::admitted(self.policy.max_connections, self.service.dials());
+        let all = accept::admitted(self.policy.max_connections, self.service.options().dials);
         self.each_fills(model).map(|each| all.div_ceil(each))
     }
 
@@ -218,7 +218,7 @@ impl EngineConfig {
     /// the number open.
     fn each_fills(&self, model: Model) -> Option<usize> {
         let of_thread = model.connections_of_thread().filter(|_| self.listener.is_some())?;
-        let each = accept::admitted(of_thread, self.service.dials()).max(1);
+        let each = accept::admitted(of_thread, self.service.options().dials).max(1);
         self.policy.threads.is_none().then_some(each)
     }
 
@@ -291,7 +291,7 @@ impl EngineConfig {
             Ok(Starting { handle: threads::spawn(format!("tidegate-{index}"), STACK_BYTES, run)?, ready })
         });
         started.growth = each.map(|each| {
-            let of_thread = (each, self.service.dials());
+            let of_thread = (each, self.service.options().dials);
             Growth::new(start.clone(), balance, of_thread, places, self.policy.clone())
         });
         let outcomes: io::Result<Vec<_>> = (0..first)

@@ -207,7 +207,7 @@ impl ConnectionRegistry {
     fn enter_to_dial(self: &Arc<Self>, request: &DialRequest) -> io::Result<RegistrySlot> {
         let mut state = self.lock();
         let (by_session, most, each) =
-            (request.is_by_session(), self.policy().max_connections, self.config.service.dials());
+            (request.is_by_session(), self.policy().max_connections, self.config.service.options().dials);
         let accepted = admitted(most, each);
         let room = DialRoom {
             stopping: state.stopping.is_some(),
@@ -324,7 +324,7 @@ impl ConnectionRegistry {
 
     /// Connections that may be open, beside those that sessions dial.
     fn most(&self, policy: &Policy) -> usize {
-        admitted(policy.max_connections, self.config.service.dials())
+        admitted(policy.max_connections, self.config.service.options().dials)
     }
 
     /// Connections that are open.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use tidegate::{CloseReason, Consumed, Flow, Outbox, Peer, Refusal, Service, Session};
+use tidegate::{CloseReason, Consumed, Flow, Outbox, Peer, Refusal, Service, ServiceOptions, Session};
 
 use super::Tape;
 
@@ -35,8 +35,8 @@ impl<S: Session, F: Fn() -> S + Send + Sync + 'static> Service for Sessions<F> {
         Ok((self.make)())
     }
 
-    fn speaks_first(&self) -> bool {
-        self.speaks_first
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions::default().speaks_first(self.speaks_first)
     }
 }
 
