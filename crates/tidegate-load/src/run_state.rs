@@ -114,7 +114,7 @@ impl RunState {
         let mut dial = Dial::to(&self.plan.target).tag(tag);
         dial.thread = thread;
         if !self.sources.is_empty() {
-            dial.from = Some(self.sources[self.next_source.fetch_add(1, Relaxed) % self.sources.len()]);
+            dial.source = Some(self.sources[self.next_source.fetch_add(1, Relaxed) % self.sources.len()]);
         }
         let taken = self.dialler.get().is_some_and(|dialler| dialler.dial(dial).is_ok());
         self.dials.fetch_add(u64::from(taken), Relaxed);

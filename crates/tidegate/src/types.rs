@@ -179,13 +179,20 @@ pub enum Origin {
 ///
 /// Whatever converts into an [`Endpoint`] also converts into a dial to it. Text is parsed where it is read, because a
 /// dial has no way to say what is wrong with it: `let to: Endpoint = text.parse()?`.
+///
+/// ```
+/// # use std::net::SocketAddr;
+/// # use tidegate::Dial;
+/// let addr = SocketAddr::from(([127, 0, 0, 1], 7000));
+/// assert_eq!(Dial::from(addr), Dial::to(addr));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dial {
     /// Destination.
     pub to: Endpoint,
     /// Source address; `None` lets the system pick. Port 0 lets it pick the port. Not for Unix sockets.
-    pub from: Option<SocketAddr>,
+    pub source: Option<SocketAddr>,
     /// A number chosen by the application, returned in [`Origin::Dialled`].
     pub tag: u64,
     /// The I/O thread that will own the connection, modulo their number; `None` uses them in turn.
@@ -196,13 +203,13 @@ impl Dial {
     /// Dials this address; all other parameters are left to the system.
     #[must_use]
     pub fn to(to: impl Into<Endpoint>) -> Self {
-        Self { to: to.into(), from: None, tag: 0, thread: None }
+        Self { to: to.into(), source: None, tag: 0, thread: None }
     }
 
     /// Sets the source address.
     #[must_use]
-    pub fn from(self, from: SocketAddr) -> Self {
-        Self { from: Some(from), ..self }
+    pub fn source(self, source: SocketAddr) -> Self {
+        Self { source: Some(source), ..self }
     }
 
     /// Sets the tag.

@@ -171,7 +171,7 @@ fn a_chosen_source(model: Model) {
     let echo_peer = EchoPeer::open(move |_, peer| seen.lock().expect("callers").push(peer.ip()));
     let (client, log) = client(model, 1_000);
     for tag in 0..5 {
-        client.dialler().dial(Dial::to(echo_peer.addr).from(SocketAddr::new(source, 0)).tag(tag)).expect("dial");
+        client.dialler().dial(Dial::to(echo_peer.addr).source(SocketAddr::new(source, 0)).tag(tag)).expect("dial");
     }
     kit::until("every dial has come to its end", || log.all().len() == 5);
     assert!(

@@ -196,7 +196,7 @@ where
     }
 
     fn connect(&mut self, dial: &Dial, transports: &Transports, key: u64) -> io::Result<OverlappedSocket> {
-        self.connect(&dial.to, dial.from, key, |socket| {
+        self.connect(&dial.to, dial.source, key, |socket| {
             transports.hasten(socket);
             Ok(())
         })

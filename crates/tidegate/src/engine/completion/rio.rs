@@ -112,7 +112,7 @@ impl Operations for RegisteredQueue {
     }
 
     fn connect(&mut self, dial: &Dial, transports: &Transports, key: u64) -> io::Result<Registered> {
-        self.connect(&dial.to, dial.from, key, |socket| transports.hasten(socket))
+        self.connect(&dial.to, dial.source, key, |socket| transports.hasten(socket))
     }
 
     fn peer_addr(socket: &Registered) -> Option<SocketAddr> {

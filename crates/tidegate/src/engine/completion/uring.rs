@@ -312,7 +312,7 @@ impl CompletionDriver for Uring {
             return self.dial_with_offer(token, dial);
         }
         let to = raw_address(&dial.to)?;
-        let socket = OwnedFd::from(Stream::unconnected(&dial.to, dial.from)?);
+        let socket = OwnedFd::from(Stream::unconnected(&dial.to, dial.source)?);
         let socket = self.ring.register(socket);
         self.count(&socket);
         self.ring.connect(&socket, to, key(Kind::Dial, token));

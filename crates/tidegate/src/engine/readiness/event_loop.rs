@@ -499,7 +499,7 @@ impl<P: Poller> LoopDriver for ReadinessLoop<P> {
 
     fn begin_dial(&mut self, request: DialRequest) -> Result<(), (DialRequest, io::Error)> {
         let dial = request.dial();
-        let stream = match Stream::<P>::dial(&dial.to, dial.from, &self.loop_state.worker.transports) {
+        let stream = match Stream::<P>::dial(&dial.to, dial.source, &self.loop_state.worker.transports) {
             Ok(stream) => stream,
             Err(e) => return Err((request, e)),
         };

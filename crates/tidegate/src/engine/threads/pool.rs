@@ -359,7 +359,7 @@ impl PoolWorker {
     fn connect(&self, request: &DialRequest, slot: &RegistrySlot) -> io::Result<SocketTransport> {
         let dial = request.dial();
         let transport =
-            SocketTransport::begin(&dial.to, dial.from, &self.registry.config.transports, Blocking::Never)?;
+            SocketTransport::begin(&dial.to, dial.source, &self.registry.config.transports, Blocking::Never)?;
         settle(transport, request, slot)
     }
 

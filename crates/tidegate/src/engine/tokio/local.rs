@@ -46,5 +46,5 @@ impl Socket for UnixStream {
 
 /// At once: there is nothing to wait for.
 pub(in crate::engine) fn connect(dial: &Dial) -> io::Result<UnixStream> {
-    UnixStream::adopt(Stream::dial(&dial.to, dial.from, Blocking::Never)?)
+    UnixStream::adopt(Stream::dial(&dial.to, dial.source, Blocking::Never)?)
 }

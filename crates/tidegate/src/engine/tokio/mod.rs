@@ -322,7 +322,7 @@ async fn unless_given_up<T>(
 }
 
 async fn connect(dial: &Dial, to: SocketAddr, transports: &Transports) -> io::Result<TcpStream> {
-    let socket = Stream::unconnected(&dial.to, dial.from)?;
+    let socket = Stream::unconnected(&dial.to, dial.source)?;
     transports.hasten(&socket);
     socket.set_blocking(Blocking::Never)?;
     TcpSocket::from_std_stream(socket.into_std()).connect(to).await
@@ -333,7 +333,7 @@ async fn connect_with_offer(
     dial: &Dial,
     transports: &Transports,
 ) -> io::Result<Result<impl Socket + use<>, TcpStream>> {
-    let stream = match fastpath::begin(&dial.to, dial.from, transports, Blocking::Never)? {
+    let stream = match fastpath::begin(&dial.to, dial.source, transports, Blocking::Never)? {
         Begun::Plain(stream) => stream,
         Begun::Handshaking(handshake) => {
             let timeout = transports.fast_path.map_or(Duration::ZERO, |fast| fast.handshake_timeout);

@@ -39,5 +39,5 @@ pub(in crate::engine) async fn answered(_: &Handshake, _: Duration) -> io::Resul
 
 /// Refuses.
 pub(in crate::engine) fn connect(dial: &Dial) -> io::Result<TcpStream> {
-    TcpStream::adopt(Stream::dial(&dial.to, dial.from, Blocking::Never)?)
+    TcpStream::adopt(Stream::dial(&dial.to, dial.source, Blocking::Never)?)
 }
