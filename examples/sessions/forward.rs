@@ -47,7 +47,7 @@ impl Session for Half {
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match mail {
-            Mail::Dialled(Err(_)) => Flow::Abort, // the client sees a reset
+            Mail::Dialled(dialled) if dialled.result.is_err() => Flow::Abort, // the client sees a reset
             mail => self.link.on_mail(&mail, out),
         }
     }

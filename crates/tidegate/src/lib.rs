@@ -73,8 +73,8 @@ pub use server::{
     BoundDatagramServer, BoundServer, DatagramServer, Running, RunningDatagrams, Server, StartError,
 };
 pub use service::{
-    Activity, CloseReason, Consumed, DatagramService, Dial, Flow, Group, Joined, LayerBuffer, Mail, Mailbox,
-    MailboxError, Message, OffloadError, Origin, Outbox, Peer, Recipient, Refusal, Replies, Service,
+    Activity, CloseReason, Consumed, DatagramService, Dial, Dialled, Flow, Group, Joined, LayerBuffer, Mail,
+    Mailbox, MailboxError, Message, OffloadError, Origin, Outbox, Peer, Recipient, Refusal, Replies, Service,
     ServiceOptions, Session, TlsPeer,
 };
 pub use stats::{DatagramStats, Stats};

@@ -115,8 +115,10 @@ impl Session for ProxySession {
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match mail {
-            Mail::Dialled(Ok(_)) => Flow::Continue,
-            Mail::Dialled(Err(e)) => self.failed(&e, out),
+            Mail::Dialled(dialled) => match dialled.result {
+                Ok(()) => Flow::Continue,
+                Err(e) => self.failed(&e, out),
+            },
             Mail::Timer => self.dial(out),
             mail => self.link.on_mail(&mail, out),
         }

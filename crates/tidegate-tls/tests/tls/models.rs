@@ -285,8 +285,8 @@ impl Session for Dials {
     }
 
     fn on_mail(&mut self, mail: Mail, _: &mut Outbox<'_>) -> Flow {
-        if let Mail::Dialled(outcome) = mail {
-            self.1.lock().unwrap().push(format!("{outcome:?}"));
+        if let Mail::Dialled(dialled) = mail {
+            self.1.lock().unwrap().push(format!("{:?}", dialled.result));
         }
         Flow::Continue
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::mail::Address;
 use super::panics::{Contained, contain};
 use crate::proto::erased::ErasedService;
-use crate::proto::session::{Mail, Session};
+use crate::proto::session::{Dialled, Mail, Session};
 use crate::stats::Counters;
 use crate::types::Dial;
 
@@ -22,6 +22,7 @@ pub struct DialRequest {
 /// The session that asked, and the session for the new connection. Reports failure when dropped unanswered.
 struct Asker {
     address: Address,
+    tag: u64,
     /// Never locked: the mutex only makes a `Send` value `Sync`.
     session: Mutex<Option<Contained<Box<dyn Session>>>>,
     until: Instant,
@@ -37,7 +38,8 @@ impl From<Dial> for DialRequest {
 impl DialRequest {
     /// What a session asks for: `session` gets the connection, if there is one by `until`.
     pub(super) fn of(address: Address, dial: Dial, until: Instant, session: Box<dyn Session>) -> Self {
-        let asker = Asker { address, session: Mutex::new(Some(session.into())), until, answered: false };
+        let session = Mutex::new(Some(session.into()));
+        let asker = Asker { address, tag: dial.tag, session, until, answered: false };
         Self { dial, asker: Some(Box::new(asker)) }
     }
 
@@ -100,10 +102,10 @@ impl DialRequest {
 }
 
 impl Asker {
-    fn answer(&mut self, outcome: io::Result<()>) {
+    fn answer(&mut self, result: io::Result<()>) {
         self.answered = true;
         // Only a thread that has stopped does not take it, and its sessions are gone.
-        let _ = self.address.post(Mail::Dialled(outcome));
+        let _ = self.address.post(Mail::Dialled(Dialled { tag: self.tag, result }));
     }
 }
 

@@ -157,9 +157,19 @@ pub enum Mail {
     /// An offloaded job panicked.
     JobPanicked,
     /// What became of a connection that the session has [dialled](Outbox::dial): there is one, or why there is none.
-    Dialled(io::Result<()>),
+    Dialled(Dialled),
     /// The [waker](Outbox::waker) of the session was called, once or several times.
     Wake,
+}
+
+/// What became of a connection that a session has [dialled](Outbox::dial).
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Dialled {
+    /// The [tag](Dial::tag) of the dial, which tells several apart.
+    pub tag: u64,
+    /// The connection is established and has its session, or why there is none.
+    pub result: io::Result<()>,
 }
 
 impl Mail {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::*;
 use crate::policy::{OutboxMarks, Policy};
 use crate::service::{
-    Activity, CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Recipient, Refusal, Service, Session,
+    Activity, CloseReason, Consumed, Dial, Dialled, Flow, Mail, Outbox, Peer, Recipient, Refusal, Service,
+    Session,
 };
 
 /// What each byte asks for.
@@ -32,7 +33,7 @@ impl Session for Obeys {
                 b'm' => Self::mailbox(out).send(Some("self")).unwrap(),
                 b'd' => {
                     let dial = Dial::to("127.0.0.1:9".parse::<std::net::SocketAddr>().unwrap());
-                    out.dial(dial, Duration::from_secs(1), Obeys::default()).unwrap();
+                    out.dial(dial.tag(at as u64 + 1), Duration::from_secs(1), Obeys::default()).unwrap();
                 }
                 b'W' => {
                     out.set_activity(Activity::Work);
@@ -67,8 +68,8 @@ impl Session for Obeys {
                 }
                 Some(text) => format!("mail {text};"),
             },
-            Mail::Dialled(Ok(())) => "connected;".into(),
-            Mail::Dialled(Err(e)) => format!("{e};"),
+            Mail::Dialled(Dialled { tag, result: Ok(()) }) => format!("{tag} connected;"),
+            Mail::Dialled(Dialled { tag, result: Err(e) }) => format!("{tag} {e};"),
             other => format!("{other:?};"),
         };
         self.log += &text;
@@ -198,7 +199,7 @@ fn dials_are_answered_by_the_test() {
     conn.next_dial().unwrap().fail(io::Error::other("down"));
     drop(conn.next_dial().unwrap());
     conn.settle();
-    assert_eq!(text(&mut conn), "connected;down;the server has stopped;");
+    assert_eq!(text(&mut conn), "1 connected;2 down;3 the server has stopped;");
     assert!(conn.next_dial().is_none());
 }
 

@@ -71,7 +71,7 @@ impl Session for Dialling {
 
     fn on_mail(&mut self, mail: Mail, _: &mut Outbox<'_>) -> Flow {
         match mail {
-            Mail::Dialled(outcome) => assert!(outcome.is_err(), "nobody listens there"),
+            Mail::Dialled(dialled) => assert!(dialled.result.is_err(), "nobody listens there"),
             other => panic!("{other:?}"),
         }
         self.count.answered.fetch_add(1, SeqCst);

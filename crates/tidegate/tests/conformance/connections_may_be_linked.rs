@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tidegate::link::{self, Link};
 use tidegate::{
-    CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Model, Outbox, Peer, Policy, PolicyError, Refusal,
+    CloseReason, Consumed, Dial, Dialled, Endpoint, Flow, Mail, Model, Outbox, Peer, Policy, PolicyError, Refusal,
     Server, Service, ServiceOptions, Session, StartError,
 };
 
@@ -107,9 +107,9 @@ impl Session for Near {
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match mail {
-            Mail::Dialled(Ok(_)) => Flow::Continue,
+            Mail::Dialled(Dialled { result: Ok(()), .. }) => Flow::Continue,
             // The other half of a pair whose caller has gone may still be closing.
-            Mail::Dialled(Err(e)) if e.kind() == ErrorKind::QuotaExceeded => {
+            Mail::Dialled(Dialled { result: Err(e), .. }) if e.kind() == ErrorKind::QuotaExceeded => {
                 out.wake_at(out.now() + Duration::from_millis(2));
                 Flow::Continue
             }
@@ -118,7 +118,7 @@ impl Session for Near {
                     .expect("the server runs");
                 Flow::Continue
             }
-            Mail::Dialled(Err(e)) => {
+            Mail::Dialled(Dialled { result: Err(e), .. }) => {
                 self.failures.lock().expect("failures").push(e.kind());
                 Flow::Abort
             }

@@ -88,7 +88,8 @@ impl Session for Client {
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match mail {
-            Mail::Dialled(Err(_)) => Flow::Abort, // nobody to talk to: the client is to see that as an error
+            // Nobody to talk to: the client is to see that as an error.
+            Mail::Dialled(dialled) if dialled.result.is_err() => Flow::Abort,
             mail => self.half.on_mail(mail, out),
         }
     }
