@@ -304,7 +304,7 @@ impl ServiceOptions {
 /// The service refuses this connection.
 ///
 /// The name is also that of its value: `Err(Refusal)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {}
 
@@ -312,6 +312,14 @@ pub struct Refusal {}
 // A constant and not a unit struct: fields that the struct may get some day break nobody who writes `Err(Refusal)`.
 #[allow(non_upper_case_globals, reason = "it is written like the unit struct in whose place it is")]
 pub const Refusal: Refusal = Refusal {};
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the service refuses this connection")
+    }
+}
+
+impl std::error::Error for Refusal {}
 
 /// Why a connection ended. Every one is counted in [`Stats`](crate::Stats).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -236,5 +236,6 @@ impl Service for Picky {
 
 #[test]
 fn a_service_may_refuse_and_has_an_address_only_if_it_asks() {
-    assert_eq!(TestConnection::open(&Picky).err(), Some(Refusal));
+    let refusal: Box<dyn std::error::Error> = TestConnection::open(&Picky).err().unwrap().into();
+    assert_eq!(refusal.to_string(), "the service refuses this connection");
 }
