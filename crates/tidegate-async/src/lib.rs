@@ -53,6 +53,7 @@
 //!
 //! `tokio` (default), `futures-io`, `hyper`: the traits that [`Connection`] implements.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod connection;
 mod io;

@@ -33,6 +33,12 @@ pub struct AsyncService<F, T> {
     future: PhantomData<fn() -> T>,
 }
 
+impl<F, T> std::fmt::Debug for AsyncService<F, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AsyncService").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
 impl<F, T> AsyncService<F, T> {
     /// Declares that the code writes before it has read; see [`ServiceOptions::speaks_first`].
     #[must_use]

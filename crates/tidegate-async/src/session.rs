@@ -30,6 +30,12 @@ pub struct AsyncSession {
     runtime: Option<tokio::runtime::Handle>,
 }
 
+impl std::fmt::Debug for AsyncSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AsyncSession").finish_non_exhaustive()
+    }
+}
+
 /// What a session was called with, as its futures see it.
 struct TakenIn<'a> {
     /// The input that can be lent.

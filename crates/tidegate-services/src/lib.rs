@@ -12,6 +12,7 @@
 //!
 //! [`layers`] wrap any of these services, or your own.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 pub mod chat;
 pub mod echo;

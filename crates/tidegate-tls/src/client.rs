@@ -214,6 +214,12 @@ pub struct TlsClient<S> {
     name: ServerName<'static>,
 }
 
+impl<S> std::fmt::Debug for TlsClient<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TlsClient").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 impl<S: Service> TlsClient<S> {
     /// Encrypts the connections of `service` to `target`. The server's certificate must be valid for `name`, a host
     /// name or an IP address.

@@ -24,6 +24,7 @@
 //! ends without it may have been truncated by an attacker: the session gets `on_close` without `on_end`, and must not
 //! treat the data as complete.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod channel;
 mod client;

@@ -156,6 +156,12 @@ pub struct TlsServer<S> {
     identity: Arc<Identity>,
 }
 
+impl<S> std::fmt::Debug for TlsServer<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TlsServer").finish_non_exhaustive()
+    }
+}
+
 impl<S: Service> TlsServer<S> {
     /// Encrypts the connections to `service`, and counts handshakes.
     #[must_use]

@@ -77,6 +77,12 @@ pub struct TlsSession<S: Service, C> {
     next: Flow,
 }
 
+impl<S: Service, C> std::fmt::Debug for TlsSession<S, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TlsSession").finish_non_exhaustive()
+    }
+}
+
 enum Inside<S: Service> {
     /// In the handshake.
     Waiting(Peer),

@@ -14,10 +14,20 @@ use crate::stats::Stats;
 pub use datagram::DatagramClient;
 
 /// A client that is not started yet: a service and how to run it.
+#[must_use = "a client dials nothing until it is started"]
 pub struct Client<S: Service> {
     service: S,
     policy: Policy,
     model: Option<Model>,
+}
+
+impl<S: Service> std::fmt::Debug for Client<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client")
+            .field("model", &self.model)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<S: Service> Client<S> {
@@ -89,6 +99,7 @@ impl std::fmt::Debug for Dialler {
 
 /// A running client. Dropping it stops it and waits for its threads.
 #[derive(Debug)]
+#[must_use = "the client stops when this is dropped"]
 pub struct RunningClient {
     threads: Threads,
     dialler: Dialler,
@@ -128,6 +139,9 @@ impl RunningClient {
     }
 
     /// Waits until the client has stopped and returns the final counters. Does not stop it.
+    ///
+    /// # Panics
+    /// One of its threads has panicked, which is a fault of this library: panics of sessions end at their connection.
     pub fn join(mut self) -> Stats {
         self.threads.join();
         self.threads.stats()

@@ -52,6 +52,7 @@
 //! ([`Counters`](stats::Counters) and the functions beside the limits), and the layout of shared memory under
 //! [`fastpath`] are public for tests, fuzzing and the other crates of this project: a minor version may change them.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 pub mod client;
 pub mod engine;

@@ -179,10 +179,20 @@ fn unix_remedy(e: &io::Error) -> &'static str {
 }
 
 /// A server that is not started yet: a service and how to run it.
+#[must_use = "a server accepts nothing until it is bound and started"]
 pub struct Server<S: Service> {
     service: S,
     policy: Policy,
     model: Option<Model>,
+}
+
+impl<S: Service> fmt::Debug for Server<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("model", &self.model)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<S: Service> Server<S> {
@@ -302,6 +312,7 @@ pub(crate) fn choose(asked: Option<Model>, policy: &Policy) -> Result<Model, Sta
 }
 
 /// A server that listens and does not accept yet.
+#[must_use = "a bound server accepts nothing until it is started"]
 pub struct BoundServer {
     service: Arc<dyn ErasedService>,
     policy: Policy,
@@ -309,6 +320,16 @@ pub struct BoundServer {
     listener: Listener,
     local_addr: Endpoint,
     file: Option<SocketFile>,
+}
+
+impl fmt::Debug for BoundServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoundServer")
+            .field("local_addr", &self.local_addr)
+            .field("model", &self.model)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
 }
 
 impl BoundServer {
@@ -362,6 +383,7 @@ impl BoundServer {
 
 /// A running server. Dropping it stops it and waits for its threads.
 #[derive(Debug)]
+#[must_use = "the server stops when this is dropped"]
 pub struct Running {
     threads: Threads,
     local_addr: Endpoint,
@@ -458,6 +480,9 @@ impl Running {
     }
 
     /// Waits until the server has stopped and returns the final counters. Does not stop it.
+    ///
+    /// # Panics
+    /// One of its threads has panicked, which is a fault of this library: panics of sessions end at their connection.
     pub fn join(mut self) -> Stats {
         self.threads.join();
         self.threads.stats()

@@ -14,6 +14,12 @@ use crate::websocket::{WebSocketSession, WebSocketShared};
 /// One connection of the messenger.
 pub struct ChatSession(ChatState);
 
+impl std::fmt::Debug for ChatSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChatSession").finish_non_exhaustive()
+    }
+}
+
 enum ChatState {
     /// Too few bytes to decide.
     New {

@@ -37,6 +37,12 @@ pub struct Request<'a> {
     pub(crate) spoken: Spoken<'a>,
 }
 
+impl std::fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Request").finish_non_exhaustive()
+    }
+}
+
 /// The progress of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answered {

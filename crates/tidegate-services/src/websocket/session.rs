@@ -15,6 +15,12 @@ use crate::http::head::{self, Head, Persistence, ResponseForm, Scan, Spoken};
 /// One connection that begins with a WebSocket request.
 pub struct WebSocketSession<S: MessageService>(WebSocketState<S>);
 
+impl<S: MessageService> std::fmt::Debug for WebSocketSession<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WebSocketSession").finish_non_exhaustive()
+    }
+}
+
 enum WebSocketState<S: MessageService> {
     /// Waiting for the request.
     Asking(Asking<S>),

@@ -26,6 +26,12 @@ pub struct DatagramClient {
     per_call: usize,
 }
 
+impl std::fmt::Debug for DatagramClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DatagramClient").finish_non_exhaustive()
+    }
+}
+
 impl DatagramClient {
     /// Creates a socket for this peer, with the path, batch, segment and buffer limits of the policy; its other limits
     /// apply to servers only. The path is plain unless the policy names one. The address is one as for

@@ -45,6 +45,12 @@ pub struct Limit<P: 'static> {
     pub(super) field: fn(&mut P) -> Option<&mut dyn PolicyField>,
 }
 
+impl<P> std::fmt::Debug for Limit<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Limit").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 /// The effect of a limit on a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

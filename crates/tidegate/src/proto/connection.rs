@@ -96,6 +96,12 @@ pub struct Connection {
     shortage: Option<Box<Shortage>>,
 }
 
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
 impl Connection {
     /// A connection established at `now`. The first event must be [`Event::Opened`].
     pub fn new(session: Box<dyn Session>, origin: Origin, now: Instant) -> Self {

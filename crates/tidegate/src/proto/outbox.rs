@@ -36,6 +36,12 @@ pub struct Outbox<'a> {
     pub(super) context: &'a Context<'a>,
 }
 
+impl std::fmt::Debug for Outbox<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outbox").field("queued", &self.queued()).finish_non_exhaustive()
+    }
+}
+
 /// State that a session has set besides its output.
 #[derive(Debug, Default)]
 pub(super) struct SessionState {

@@ -42,6 +42,12 @@ pub struct Table<T> {
     len: usize,
 }
 
+impl<T> std::fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
 impl<T> Default for Table<T> {
     fn default() -> Self {
         Self { slots: Vec::new(), free: NONE, len: 0 }

@@ -41,6 +41,12 @@ pub struct Timers {
     nodes: Vec<Node>,
 }
 
+impl std::fmt::Debug for Timers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Timers").field("armed", &self.armed).finish_non_exhaustive()
+    }
+}
+
 impl Timers {
     /// An empty wheel whose time begins at `base`.
     #[must_use]

@@ -36,10 +36,20 @@ use crate::stats::{DatagramCounters, DatagramStats};
 /// assert_eq!(running.join().datagrams_in, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[must_use = "a server receives nothing until it is bound and started"]
 pub struct DatagramServer<F> {
     make: F,
     policy: DatagramPolicy,
     model: Option<Model>,
+}
+
+impl<F> std::fmt::Debug for DatagramServer<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DatagramServer")
+            .field("model", &self.model)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
@@ -159,10 +169,17 @@ fn erased<S: DatagramService>(make: impl Fn(usize) -> S + Send + 'static) -> Mak
 }
 
 /// A datagram server that is bound and does not receive yet.
+#[must_use = "a bound server receives nothing until it is started"]
 pub struct BoundDatagramServer {
     make: Make,
     plan: DatagramConfig,
     local_addr: SocketAddr,
+}
+
+impl std::fmt::Debug for BoundDatagramServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BoundDatagramServer").field("local_addr", &self.local_addr).finish_non_exhaustive()
+    }
 }
 
 impl BoundDatagramServer {
@@ -218,6 +235,7 @@ impl BoundDatagramServer {
 }
 
 /// A running datagram server. Dropping it stops it and waits for its threads.
+#[must_use = "the server stops when this is dropped"]
 pub struct RunningDatagrams {
     local_addr: SocketAddr,
     model: Model,
@@ -289,6 +307,9 @@ impl RunningDatagrams {
     }
 
     /// Waits until the server has stopped and returns the final counters. Does not stop it.
+    ///
+    /// # Panics
+    /// One of its threads has panicked, which is a fault of this library: panics of sessions end at their connection.
     pub fn join(mut self) -> DatagramStats {
         for thread in self.threads.drain(..) {
             if let Err(panic) = thread.join() {

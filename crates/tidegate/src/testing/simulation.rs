@@ -63,6 +63,16 @@ pub struct Simulation<F> {
     seeds: Range<u64>,
 }
 
+impl<F> std::fmt::Debug for Simulation<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Simulation")
+            .field("policy", &self.policy)
+            .field("connections", &self.connections)
+            .field("seeds", &self.seeds)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Seeds run by default.
 const SEEDS: u64 = 200;
 

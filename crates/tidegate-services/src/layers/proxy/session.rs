@@ -10,6 +10,12 @@ use super::{HeaderFault, ProxyProtocolShared};
 /// One connection that begins with a header. Keeps none of its input.
 pub struct ProxyHeaderSession<S: Service>(ProxyHeaderState<S>);
 
+impl<S: Service> std::fmt::Debug for ProxyHeaderSession<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProxyHeaderSession").finish_non_exhaustive()
+    }
+}
+
 enum ProxyHeaderState<S: Service> {
     /// Waiting for the header.
     Waiting(Waiting<S>),

@@ -99,3 +99,9 @@ pub struct Context<'a> {
     /// Its token.
     pub token: Token,
 }
+
+impl std::fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("now", &self.now).finish_non_exhaustive()
+    }
+}
