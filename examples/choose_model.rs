@@ -8,7 +8,7 @@ use tidegate::policy::OutboxMarks;
 use tidegate::{Availability, Model, Policy};
 
 fn main() {
-    for model in Model::ALL {
+    for &model in Model::ALL {
         match model.availability() {
             Availability::Available(how) => println!("{model:<13} yes  {how}"),
             Availability::Unavailable(why) => println!("{model:<13} no   {why}"),

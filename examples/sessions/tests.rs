@@ -26,7 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 fn on_every_model(check: impl Fn(Model)) {
     let works = |model: &Model| matches!(model.availability(), Availability::Available(_));
-    Model::ALL.into_iter().filter(works).for_each(check);
+    Model::ALL.iter().copied().filter(works).for_each(check);
 }
 
 fn start(model: Model, service: impl Service) -> (Running, SocketAddr) {

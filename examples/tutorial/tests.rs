@@ -15,7 +15,7 @@ use throttle::Throttle;
 
 /// Runs `check` against a server on each model that works here.
 fn on_every_model(bytes_per_s: usize, check: impl Fn(Model, Running, SocketAddr, &AtomicU64)) {
-    for model in Model::ALL {
+    for &model in Model::ALL {
         if let Availability::Available(_) = model.availability() {
             let echoed = Arc::new(AtomicU64::new(0));
             let service = Throttle { bytes_per_s, echoed: Arc::clone(&echoed) };

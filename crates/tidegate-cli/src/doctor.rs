@@ -254,7 +254,7 @@ fn transports() -> Vec<(&'static str, Availability)> {
 
 /// The models on which `serve udp` runs here.
 fn datagrams() -> Availability {
-    let models = Model::ALL.into_iter().filter(|model| model.serves_datagrams().is_available());
+    let models = Model::ALL.iter().copied().filter(|model| model.serves_datagrams().is_available());
     let names: Vec<_> = models.map(Model::name).collect();
     Availability::Available(format!("on {}: serve udp --model", names.join(", ")))
 }
@@ -282,7 +282,7 @@ fn cards() -> Availability {
 fn as_tables(limits: &[SystemLimit]) -> String {
     let mut models = out::table_of_texts(["model", "remark"]);
     let mut unavailable: Vec<(String, Vec<&str>)> = Vec::new();
-    for model in Model::ALL {
+    for &model in Model::ALL {
         match (model.availability(), unavailable.last_mut()) {
             (Availability::Available(how), _) => {
                 models.add_row([model.name(), &how]);
@@ -331,7 +331,7 @@ fn as_tables(limits: &[SystemLimit]) -> String {
 }
 
 fn as_json(limits: &[SystemLimit]) -> Value {
-    let models = Model::ALL.map(|model| match model.availability() {
+    let models = Model::ALL.iter().map(|model| match model.availability() {
         Availability::Available(how) => json!({"name": model.name(), "available": true, "remark": how}),
         Availability::Unavailable(why) => json!({"name": model.name(), "available": false, "remark": why}),
     });
@@ -345,7 +345,7 @@ fn as_json(limits: &[SystemLimit]) -> Value {
     let best = Model::best();
     json!({
         "auto": {"model": best.model.name(), "why": best.why},
-        "models": models,
+        "models": models.collect::<Vec<_>>(),
         "transports": transports.collect::<Vec<_>>(),
         "limits": limits.collect::<Vec<_>>(),
     })

@@ -39,7 +39,7 @@ pub enum AttackKind {
 
 impl AttackKind {
     /// All kinds, in the order of reports.
-    pub const ALL: [Self; 5] = [Self::Silent, Self::Trickle, Self::Flood, Self::HalfOpen, Self::Reset];
+    pub const ALL: &'static [Self] = &[Self::Silent, Self::Trickle, Self::Flood, Self::HalfOpen, Self::Reset];
 
     /// One word for tables.
     #[must_use]

@@ -23,8 +23,8 @@ pub enum Fault {
 
 impl Fault {
     /// All faults, in the order of their counters.
-    pub const ALL: [Self; 5] =
-        [Self::Handshake, Self::TooLate, Self::Unfinished, Self::Record, Self::Truncated];
+    pub const ALL: &'static [Self] =
+        &[Self::Handshake, Self::TooLate, Self::Unfinished, Self::Record, Self::Truncated];
 
     /// A short name, as used in counters and logs.
     #[must_use]

@@ -48,7 +48,7 @@
 //! # Compatible versions
 //!
 //! What may grow is `non_exhaustive` and has constructors or setters: limits, reasons, counters, what a session
-//! answers. The arrays `ALL` get longer with what they list. [`proto`], what [`policy`] and [`stats`] offer to engines
+//! answers. The slices `ALL` get longer with what they list. [`proto`], what [`policy`] and [`stats`] offer to engines
 //! ([`Counters`](stats::Counters) and the functions beside the limits), and the layout of shared memory under
 //! [`fastpath`] are public for tests, fuzzing and the other crates of this project: a minor version may change them.
 #![forbid(unsafe_code)]

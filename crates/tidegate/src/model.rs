@@ -35,7 +35,7 @@ pub enum Model {
 
 impl Model {
     /// Every model of every system, in the order of the book's table.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: &'static [Self] = &[
         Self::Blocking,
         Self::Pool,
         Self::Select,
@@ -85,8 +85,8 @@ pub struct ParseModelError {
 
 impl fmt::Display for ParseModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, all) = (&self.name, Model::ALL.map(Model::name).join(", "));
-        write!(f, "unknown model {name:?}; the models are: {all}")
+        let all: Vec<_> = Model::ALL.iter().map(|model| model.name()).collect();
+        write!(f, "unknown model {:?}; the models are: {}", self.name, all.join(", "))
     }
 }
 
@@ -96,7 +96,7 @@ impl FromStr for Model {
     type Err = ParseModelError;
 
     fn from_str(s: &str) -> Result<Self, ParseModelError> {
-        let named = Self::ALL.into_iter().find(|model| model.name() == s);
+        let named = Self::ALL.iter().copied().find(|model| model.name() == s);
         named.ok_or_else(|| ParseModelError { name: s.to_owned() })
     }
 }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn every_name_leads_back_to_its_model() {
-        for model in Model::ALL {
+        for &model in Model::ALL {
             assert_eq!(model.name().parse(), Ok(model));
         }
     }

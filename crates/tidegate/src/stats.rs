@@ -136,7 +136,7 @@ impl Stats {
 
     /// Connections that ended, for each reason.
     pub fn closed(&self) -> impl Iterator<Item = (CloseReason, u64)> + '_ {
-        CloseReason::ALL.into_iter().zip(self.closed)
+        CloseReason::ALL.iter().copied().zip(self.closed)
     }
 
     /// Sets how many connections ended for a reason: for tests of what reads counters.

@@ -353,7 +353,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: &'static [Self] = &[
         Self::Finished,
         Self::Aborted,
         Self::Reset,

@@ -37,7 +37,7 @@ pub fn serve(service: impl Service) -> anyhow::Result<()> {
 pub fn serve_with(service: impl Service, arguments: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let args = Args::parse_from(arguments);
     if args.models {
-        for model in Model::ALL {
+        for &model in Model::ALL {
             match model.availability() {
                 Availability::Available(how) => println!("{model:<13} yes  {how}"),
                 Availability::Unavailable(why) => println!("{model:<13} no   {why}"),

@@ -74,7 +74,7 @@ fn play(pieces: &[&[u8]]) -> Outcome {
     let cut_off = wire.counters.closed[CloseReason::InputLimit as usize].get();
     assert_eq!(cut_off, 0, "the layer kept more than its limit");
     let client = inside.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|peer| peer.addr);
-    let faults = HeaderFault::ALL.map(|fault| service.faults().of(fault));
+    let faults = std::array::from_fn(|at| service.faults().of(HeaderFault::ALL[at]));
     Outcome { client, shown: std::mem::take(&mut wire.output), state: wire.state, faults }
 }
 

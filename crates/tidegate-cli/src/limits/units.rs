@@ -35,12 +35,13 @@ pub fn signed_seconds(text: &str) -> Result<f64, String> {
 
 /// What `--model` takes: names for the shell to complete.
 pub fn models() -> PossibleValuesParser {
-    PossibleValuesParser::new(Model::ALL.map(Model::name).into_iter().chain(["auto"]))
+    PossibleValuesParser::new(Model::ALL.iter().map(|model| model.name()).chain(["auto"]))
 }
 
 /// What each of `--models` is: names for the shell to complete.
 pub fn each_model() -> impl TypedValueParser<Value = Model> {
-    PossibleValuesParser::new(Model::ALL.map(Model::name)).try_map(|name| name.parse::<Model>())
+    PossibleValuesParser::new(Model::ALL.iter().map(|model| model.name()))
+        .try_map(|name| name.parse::<Model>())
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ impl Exposition {
         ] {
             self.gauge(name, help, &of, value)?;
         }
-        for why in CloseReason::ALL {
+        for &why in CloseReason::ALL {
             let (name, help) = ("tidegate_connections_closed_total", "Connections that ended, by reason.");
             let of = [("server", server), ("reason", why.name())];
             self.counter(name, help, &of, stats.closed_by(why))?;
@@ -189,7 +189,7 @@ impl Exposition {
         self.counter("tidegate_tls_handshakes_total", help, &of, counters.handshakes())?;
         let help = "TLS handshakes that resumed an earlier session.";
         self.counter("tidegate_tls_resumed_total", help, &of, counters.resumed())?;
-        for fault in Fault::ALL {
+        for &fault in Fault::ALL {
             let (name, help) = ("tidegate_tls_faults_total", "Connections that TLS ended, by fault.");
             self.counter(name, help, &[("server", server), ("fault", fault.name())], counters.of(fault))?;
         }
@@ -362,7 +362,7 @@ mod tests {
         stats.no_memory = 121;
         stats.recovered = 122;
         stats.accepts_posted = 123;
-        for (why, n) in CloseReason::ALL.into_iter().zip(201..) {
+        for (why, n) in CloseReason::ALL.iter().copied().zip(201..) {
             stats = stats.with_closed(why, n);
         }
         let unset: Vec<_> = stats.named().into_iter().filter(|(_, value)| *value == 0).collect();

@@ -80,7 +80,8 @@ fn names(models: &[Model]) -> String {
 fn models<P: Limited>() -> String {
     let mut page = String::from("| limit | kept by | elsewhere |\n|---|---|---|\n");
     for limit in P::limits() {
-        let kept: Vec<_> = Model::ALL.into_iter().filter(|model| limit.on(*model) == Effect::Kept).collect();
+        let kept: Vec<_> =
+            Model::ALL.iter().copied().filter(|model| limit.on(*model) == Effect::Kept).collect();
         let elsewhere = limit.on.iter().filter_map(|(models, effect)| match effect {
             Effect::Kept => None,
             Effect::NoEffect(why) => Some(format!("no effect on {}: {why}", names(models))),

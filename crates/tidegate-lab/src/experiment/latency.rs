@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn the_first_line_is_what_everybody_has_and_the_last_the_baseline() {
-        let setups = setups(&Model::ALL);
+        let setups = setups(Model::ALL);
         assert_eq!(setups[0].name(), "blocking, TCP, block");
         assert_eq!(setups[setups.len() - 1].transport, TransportKind::BareRing);
         let spins = |setup: &&LatencySetup| {

@@ -349,7 +349,7 @@ mod tests {
             window: Duration::from_secs(1),
             repeats: 1,
         };
-        for model in Model::ALL {
+        for &model in Model::ALL {
             let names: Vec<String> = settings.rows(model).iter().map(ToString::to_string).collect();
             let mut once = names.clone();
             once.sort();

@@ -93,7 +93,7 @@ pub struct ResultTable {
 /// that can and are.
 fn separated(wanted: &[Model], missing: impl Fn(Model) -> Option<String>) -> (Vec<Model>, Vec<LeftOut>) {
     let can = |model: &Model| Policy::limit(LIMIT).is_some_and(|limit| limit.on(*model) == Effect::Kept);
-    let able: Vec<Model> = Model::ALL.into_iter().filter(can).collect();
+    let able: Vec<Model> = Model::ALL.iter().copied().filter(can).collect();
     let asked: Vec<Model> = able.iter().copied().filter(|model| wanted.contains(model)).collect();
     if asked.is_empty() {
         let names = able.iter().map(|model| model.name()).collect::<Vec<_>>().join(", ");
@@ -160,10 +160,10 @@ mod tests {
 
     #[test]
     fn models_that_can_reuse_sockets_are_measured_and_named_where_they_are_missing() {
-        let (here, out) = separated(&Model::ALL, |_| None);
+        let (here, out) = separated(Model::ALL, |_| None);
         assert!(here == [Model::Iocp] && out.is_empty(), "as on Windows: {here:?} {out:?}");
         let of_windows = |_| Some("it is a model of Windows".to_owned());
-        let (here, out) = separated(&Model::ALL, of_windows);
+        let (here, out) = separated(Model::ALL, of_windows);
         assert!(here.is_empty() && out.len() == 1, "{out:?}");
         assert_eq!(
             (out[0].model.as_str(), out[0].why.as_str()),

@@ -39,7 +39,8 @@ impl Settings {
     fn paths(model: Model) -> impl Iterator<Item = DatagramPath> {
         // A ring batches by nature, so there is no such path on it.
         DatagramPath::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .filter(move |&path| model != Model::Uring || path != DatagramPath::Batched)
             .filter(|path| path.availability().is_available())
     }

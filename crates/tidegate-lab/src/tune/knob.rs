@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_default_comes_first_and_no_value_twice() {
-        for model in Model::ALL {
+        for &model in Model::ALL {
             for (knob, processors) in Knob::ALL.into_iter().flat_map(|k| [1, 2, 3, 8].map(|n| (k, n))) {
                 for extent in [Extent::Quick, Extent::Full] {
                     let values = knob.values(model, processors, extent);
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn every_value_is_one_that_a_server_takes() {
-        for model in Model::ALL {
+        for &model in Model::ALL {
             for (knob, value) in Knob::ALL.into_iter().flat_map(|knob| {
                 knob.values(model, 2, Extent::Full).into_iter().flatten().map(move |value| (knob, value))
             }) {

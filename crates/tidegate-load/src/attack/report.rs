@@ -65,7 +65,7 @@ impl AttackReport {
             target: attack.target.endpoint.to_string(),
             model: model.to_string(),
             duration_s: 0.0,
-            kinds: AttackKind::ALL.map(kind).into(),
+            kinds: AttackKind::ALL.iter().copied().map(kind).collect(),
         }
     }
 

@@ -50,7 +50,7 @@ pub(super) fn tag(kind: AttackKind, variant: u64) -> u64 {
 }
 
 fn kind_of(tag: u64) -> Option<AttackKind> {
-    AttackKind::ALL.into_iter().find(|&kind| kind as u64 == tag >> 8)
+    AttackKind::ALL.iter().copied().find(|&kind| kind as u64 == tag >> 8)
 }
 
 /// Makes the sessions.

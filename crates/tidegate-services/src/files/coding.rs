@@ -18,7 +18,7 @@ pub enum Coding {
 
 impl Coding {
     /// All codings.
-    pub const ALL: [Self; 3] = [Self::Zstd, Self::Brotli, Self::Gzip];
+    pub const ALL: &'static [Self] = &[Self::Zstd, Self::Brotli, Self::Gzip];
 
     /// Its name in HTTP.
     #[must_use]
@@ -51,7 +51,7 @@ impl FromStr for Coding {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|coding| coding.extension() == text);
+        let found = Self::ALL.iter().copied().find(|coding| coding.extension() == text);
         found.ok_or_else(|| format!("{text:?} is not one of gz, br and zst"))
     }
 }

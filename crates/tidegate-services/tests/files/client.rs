@@ -49,7 +49,7 @@ pub fn serve(model: Model, outer: &Path, options: FilesOptions) -> Running {
 /// The models that are here.
 pub fn models() -> Vec<Model> {
     let here = |model: &Model| matches!(model.availability(), tidegate::Availability::Available(_));
-    Model::ALL.into_iter().filter(here).collect()
+    Model::ALL.iter().copied().filter(here).collect()
 }
 
 /// One connection.

@@ -188,7 +188,7 @@ fn no_header_no_session_and_every_fault_is_counted() {
         wire.end();
         assert_eq!((wire.state, wire.text().as_str()), (state, ""), "{pieces:?}");
         assert_eq!(diary.read(), [], "{pieces:?}");
-        for one in HeaderFault::ALL {
+        for &one in HeaderFault::ALL {
             assert_eq!(service.faults().of(one), u64::from(one == fault), "{one} in {pieces:?}");
         }
     }

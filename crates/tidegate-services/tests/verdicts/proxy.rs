@@ -61,7 +61,7 @@ impl Case {
 }
 
 fn fault(verdict: &str) -> Option<HeaderFault> {
-    HeaderFault::ALL.into_iter().find(|fault| fault.name() == verdict)
+    HeaderFault::ALL.iter().copied().find(|fault| fault.name() == verdict)
 }
 
 /// What the service says to who comes through a proxy; a connection without a header of its own has the address
@@ -80,7 +80,7 @@ fn play(pieces: &[&[u8]]) -> (String, WireState, Vec<u64>) {
 }
 
 fn counted(faults: &HeaderFaults) -> Vec<u64> {
-    HeaderFault::ALL.map(|fault| faults.of(fault)).to_vec()
+    HeaderFault::ALL.iter().map(|&fault| faults.of(fault)).collect()
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn every_verdict_however_it_is_cut() {
         let (header, cut, gives) = case.header();
         let script = [&header[..], REST].concat();
         let whole = play(&[&script]);
-        let counts = HeaderFault::ALL.map(|one| u64::from(Some(one) == fault(gives))).to_vec();
+        let counts = HeaderFault::ALL.iter().map(|&one| u64::from(Some(one) == fault(gives))).collect();
         let wanted = match fault(gives) {
             Some(_) => (String::new(), WireState::Reset, counts),
             None => (answer(gives, SOCKET), WireState::Closed, counts),

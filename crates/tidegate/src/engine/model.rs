@@ -72,7 +72,7 @@ impl Model {
     /// The models that can be used here.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        Self::ALL.into_iter().filter(|m| m.availability().is_available()).collect()
+        Self::ALL.iter().copied().filter(|m| m.availability().is_available()).collect()
     }
 
     /// The best model that can be used here, and why that one.
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn every_model_says_what_it_is_here() {
-        for model in Model::ALL {
+        for &model in Model::ALL {
             if let Availability::Unavailable(why) = model.availability() {
                 assert!(!why.is_empty());
             }

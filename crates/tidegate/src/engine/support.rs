@@ -130,7 +130,7 @@ mod tests {
         assert!(text.contains("accept.reuse") && text.contains("iocp"), "{text}");
         assert_eq!(check(Model::Iocp, &reuse), Ok(()));
         assert!(check(Model::Blocking, &spin).is_err() && check(Model::Select, &spin).is_ok());
-        for model in Model::ALL {
+        for &model in Model::ALL {
             assert_eq!(check(model, &Policy::default()), Ok(()), "{model}");
         }
     }
@@ -144,7 +144,7 @@ mod tests {
     fn kept_listed_or_refused<P: Limited>() {
         for limit in P::limits() {
             let policy = crate::policy::limit::tests::with_another_value(limit);
-            for model in Model::ALL {
+            for &model in Model::ALL {
                 let listed = model.without_effect(&policy).iter().any(|idle| idle.name == limit.name);
                 let refused = match check(model, &policy) {
                     Ok(()) => false,
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_preset_is_for_every_model_as_far_as_that_keeps_it() {
-        for model in Model::ALL {
+        for &model in Model::ALL {
             for preset in [Policy::default(), Policy::throughput(), Policy::connections()] {
                 let policy = model.kept_limits(preset);
                 assert_eq!(check(model, &policy), Ok(()), "{model}");
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn several_sends_and_receives_are_listed_where_a_connection_has_one_of_each() {
         let policy = Policy::default().posted_sends(8).posted_receives(8);
-        for model in Model::ALL {
+        for &model in Model::ALL {
             let listed: Vec<_> = model.without_effect(&policy).iter().map(|idle| idle.name).collect();
             let expected: &[_] = match model {
                 Model::Iocp => &[],
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn what_is_for_accepted_sockets_is_refused_to_a_client_by_its_name() {
         let policy = Policy::default().busy_poll(Some(std::time::Duration::from_micros(50)));
-        for model in Model::ALL {
+        for &model in Model::ALL {
             assert_eq!(check_client(model, &Policy::default()), Ok(()), "{model}");
             let outcome = check_client(model, &policy);
             if matches!(model, Model::Epoll | Model::Uring) {
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn what_joins_datagrams_or_takes_several_is_listed_where_the_system_does_neither() {
         let policy = DatagramPolicy::default().batch(8).segments(8).segment_bytes(512);
-        for model in Model::ALL {
+        for &model in Model::ALL {
             let listed: Vec<_> = model.without_effect(&policy).iter().map(|idle| idle.name).collect();
             let expected: &[_] = match model {
                 Model::Iocp | Model::Overlapped => &["segments", "segment_bytes"],
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_datagrams_without_a_meaning_is_refused_too() {
-        for model in Model::ALL {
+        for &model in Model::ALL {
             assert_eq!(check_datagrams(model, &DatagramPolicy::default()), Ok(()), "{model}");
         }
         let policy = DatagramPolicy { path: Some(DatagramPath::Batched), ..DatagramPolicy::default() };

@@ -31,7 +31,7 @@ pub enum DatagramPath {
 
 impl DatagramPath {
     /// All paths.
-    pub const ALL: [Self; 3] = [Self::Plain, Self::Batched, Self::Segments];
+    pub const ALL: &'static [Self] = &[Self::Plain, Self::Batched, Self::Segments];
 
     /// Their names.
     const WORDS: &'static [&'static str] = &["plain", "batched", "gso"];
@@ -58,7 +58,8 @@ impl FromStr for DatagramPath {
 
     fn from_str(s: &str) -> Result<Self, String> {
         Self::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .find(|path| path.name() == s)
             .ok_or_else(|| format!("unknown path {s:?}; the paths are plain, batched and gso"))
     }
@@ -361,8 +362,8 @@ mod tests {
 
     #[test]
     fn every_path_has_a_name_that_leads_back() {
-        assert_eq!(DatagramPath::ALL.map(DatagramPath::name), DatagramPath::WORDS);
-        for path in DatagramPath::ALL {
+        assert!(DatagramPath::ALL.iter().map(|path| path.name()).eq(DatagramPath::WORDS.iter().copied()));
+        for &path in DatagramPath::ALL {
             assert_eq!(path.name().parse(), Ok(path));
         }
         assert!("mmsg".parse::<DatagramPath>().unwrap_err().contains("batched"));

@@ -8,7 +8,7 @@ pub use super::setting::{PolicyField, Unit::*};
 pub use crate::model::Model::{self, *};
 
 /// All models.
-pub const EVERY: &[Model] = &Model::ALL;
+pub const EVERY: &[Model] = Model::ALL;
 
 /// The effect of a limit that a service or layer keeps itself, whatever the model.
 pub const BY_THE_SERVICE: &[(&[Model], crate::policy::Effect)] = &[(EVERY, Kept)];

@@ -256,7 +256,7 @@ impl TestConnection {
     /// Why the connection ended, if it has.
     #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {
-        CloseReason::ALL.into_iter().find(|&why| self.counters.closed[why as usize].get() > 0)
+        CloseReason::ALL.iter().copied().find(|&why| self.counters.closed[why as usize].get() > 0)
     }
 
     /// Whether the session has finished sending: the peer has seen the end of the stream.

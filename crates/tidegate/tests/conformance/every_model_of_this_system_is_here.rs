@@ -34,7 +34,7 @@ fn what_is_built_for_windows_is_available() {
 }
 
 fn a_model_that_is_not_here_is_refused_by_name_and_not_replaced() {
-    for model in Model::ALL {
+    for &model in Model::ALL {
         let Availability::Unavailable(why) = model.availability() else { continue };
         let (service, _) = crate::kit::Echo::service();
         let server = tidegate::Server::new(service).model(model).bind("127.0.0.1:0");

@@ -27,7 +27,7 @@ impl DatagramService for Echo {
 pub fn everywhere(case: &str, run: impl Fn(Model, DatagramPolicy)) {
     let mut ran = 0;
     for model in Model::available() {
-        for path in DatagramPath::ALL {
+        for &path in DatagramPath::ALL {
             let lacks = model == Model::Rio || model == Model::Uring && path == DatagramPath::Batched;
             if lacks || !path.availability().is_available() {
                 continue; // `what_cannot_be_is_refused` looks at those

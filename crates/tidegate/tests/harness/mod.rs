@@ -82,12 +82,12 @@ pub fn needs(is_there: bool, what: &'static str, trials: Vec<Trial>) -> Vec<Tria
 
 /// The models that this system has; the kernel may still refuse one of them.
 pub fn models() -> impl Iterator<Item = Model> {
-    Model::ALL.into_iter().filter(|&model| is_of_this_system(model))
+    Model::ALL.iter().copied().filter(|&model| is_of_this_system(model))
 }
 
 /// Says which models are not tested because another system has them.
 pub fn models_of_another_system() -> Trial {
-    let others = Model::ALL.into_iter().filter(|&model| !is_of_this_system(model)).map(Model::name);
+    let others = Model::ALL.iter().copied().filter(|&model| !is_of_this_system(model)).map(Model::name);
     let others: Vec<_> = others.collect();
     left_out("models_of_another_system", format!("this system does not have {}", others.join(", ")))
 }

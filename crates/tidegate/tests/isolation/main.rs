@@ -254,7 +254,7 @@ fn balance(world: &World, stats: &Stats, quiet: bool) {
     equal("sessions that were closed", stats.closed_total(), stats.accepted);
     equal("sessions that were opened", stats.accepted, all(&world.opened));
     equal("operations left with the kernel", stats.outstanding, 0);
-    for why in CloseReason::ALL {
+    for &why in CloseReason::ALL {
         equal(why.name(), stats.closed_by(why), world.closed_by(why));
     }
     for why in [CloseReason::Panicked, CloseReason::InputLimit, CloseReason::Error] {

@@ -93,8 +93,8 @@ pub enum HeaderFault {
 
 impl HeaderFault {
     /// All faults, in the order of their counters.
-    pub const ALL: [Self; 5] =
-        [Self::Missing, Self::Malformed, Self::TooLong, Self::TooLate, Self::Truncated];
+    pub const ALL: &'static [Self] =
+        &[Self::Missing, Self::Malformed, Self::TooLong, Self::TooLate, Self::Truncated];
 
     /// A short name, as used in counters and logs.
     #[must_use]

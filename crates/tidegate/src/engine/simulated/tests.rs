@@ -88,7 +88,7 @@ fn play_some(next: &AtomicU64, end: u64) -> (BTreeMap<&'static str, u64>, Vec<(u
         }
         match play_seed(seed, false, &waker) {
             Ok(stats) => {
-                let closed = CloseReason::ALL.map(|why| (why.name(), stats.closed_by(why)));
+                let closed = CloseReason::ALL.iter().map(|&why| (why.name(), stats.closed_by(why)));
                 for (name, n) in stats.named().into_iter().chain(closed) {
                     *sums.entry(name).or_default() += n;
                 }

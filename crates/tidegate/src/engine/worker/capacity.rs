@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn the_descriptors_asked_for_suffice() {
         let bound_by_events = [Model::EventSelect, Model::Overlapped];
-        for model in Model::ALL.into_iter().filter(|model| !bound_by_events.contains(model)) {
+        for model in Model::ALL.iter().copied().filter(|model| !bound_by_events.contains(model)) {
             for (connections, threads) in [(1, 1), (7, 2), (100, 3), (5000, 256), (60_000, 2)] {
                 let needed = model.needed_under(1024, connections, threads);
                 assert!(model.most_under(1024, needed, threads) >= connections, "{model} {connections}");
