@@ -27,8 +27,8 @@ mod threads;
 mod tokio;
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ use tidegate_os::datagram::{DatagramOptions, DatagramSocket, Joining, SHARES_POR
 use tidegate_os::socket::Blocking;
 
 use super::worker::Ready;
-use super::worker::threads::{STACK_BYTES, spawn};
+use super::worker::threads::{STACK_BYTES, Starting, start_all};
 use super::{Availability, Model};
 use crate::policy::{DatagramPath, DatagramPolicy};
 use crate::service::DatagramService;
@@ -220,11 +220,8 @@ pub(super) fn start_workers<W: Send + 'static>(
     prepare: fn(&Arc<DatagramSocket>) -> io::Result<(StopSignal, W)>,
     run: fn(Box<dyn DatagramService>, DatagramWorker, W, Ready),
 ) -> io::Result<DatagramHandle> {
-    let (ready, answers) = mpsc::channel();
-    let mut started = DatagramHandle { stop_signals: Vec::new(), counters: Vec::new(), threads: Vec::new() };
-    let outcome = config.sockets.iter().enumerate().try_for_each(|(index, socket)| {
+    let prepared = config.sockets.iter().map(|socket| {
         let (stop_signal, extra) = prepare(socket)?;
-        let service = make(index);
         let worker = DatagramWorker {
             policy: config.policy.clone(),
             path: config.path,
@@ -232,25 +229,22 @@ pub(super) fn start_workers<W: Send + 'static>(
             counters: Arc::default(),
             stop_signal: Arc::new(stop_signal),
         };
-        started.stop_signals.push(worker.stop_signal.clone());
-        started.counters.push(worker.counters.clone());
-        let ready = Ready(ready.clone());
-        let stack = match config.model {
-            Model::Blocking | Model::Pool => config.policy.thread_stack_bytes,
-            _ => STACK_BYTES,
-        };
-        let run = move || run(service, worker, extra, ready);
-        started.threads.push(spawn(format!("tidegate-udp-{index}"), stack, run)?);
-        Ok(())
+        Ok((worker, extra))
     });
-    drop(ready);
-    let outcome = outcome.and_then(|()| answers.iter().take(config.sockets.len()).collect());
-    if outcome.is_err() {
-        // Nothing stays half-started.
-        StopSignal::ask(&started.stop_signals, StopOrder::Serve);
-        started.threads.drain(..).for_each(|thread| _ = thread.join());
-    }
-    outcome.map(|()| started)
+    let workers: Vec<_> = prepared.collect::<io::Result<_>>()?;
+    let stop_signals: Vec<_> = workers.iter().map(|(worker, _)| worker.stop_signal.clone()).collect();
+    let counters = workers.iter().map(|(worker, _)| worker.counters.clone()).collect();
+    let stack = match config.model {
+        Model::Blocking | Model::Pool => config.policy.thread_stack_bytes,
+        _ => STACK_BYTES,
+    };
+    let starts = workers.into_iter().enumerate().map(|(index, (worker, extra))| {
+        let service = make(index);
+        let run = move |ready| run(service, worker, extra, ready);
+        Starting::spawn(format!("tidegate-udp-{index}"), stack, run)
+    });
+    let threads = start_all(starts, || StopSignal::ask(&stop_signals, StopOrder::Serve))?;
+    Ok(DatagramHandle { stop_signals, counters, threads })
 }
 
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]

@@ -34,7 +34,7 @@ use super::super::worker::admission::failure;
 use super::super::worker::control::ControlThread;
 use super::super::worker::queue_writer::{Write, write_next};
 use super::super::worker::registry::{Caller, ConnectionRegistry, Order, RegistrySlot};
-use super::super::worker::threads::LEAST_RESERVE;
+use super::super::worker::threads::{LEAST_RESERVE, all_or_none};
 use super::super::worker::transport::SocketTransport;
 use super::super::{Availability, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
@@ -70,18 +70,14 @@ impl Engine for Leaf {
             std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(8).clamp(16, 256);
         let registry = ConnectionRegistry::new(config, Counters::sets(sets, Writers::Many));
         let back = registry.clone();
-        let acceptor = start_acceptor(&registry, Blocking::Waits, begin)?;
         registry.dials_by(dial);
-        let control_thread = spawn(&registry, "control", move || control.run(&back));
-        let control_thread = match control_thread {
-            Ok(thread) => thread,
-            Err(e) => {
-                registry.order_all(Order::Stop);
-                let _ = acceptor.join();
-                return Err(e);
-            }
+        let start = |threads: &mut Vec<_>| {
+            threads.push(start_acceptor(&registry, Blocking::Waits, begin)?);
+            threads.push(spawn(&registry, "control", move || control.run(&back))?);
+            Ok(())
         };
-        Ok(registry.handle(command_queue, vec![acceptor, control_thread]))
+        let threads = all_or_none(start, || registry.order_all(Order::Stop))?;
+        Ok(registry.handle(command_queue, threads))
     }
 }
 

@@ -25,6 +25,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker as TaskWaker};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidegate_os::descriptor::borrowed;
 
@@ -37,7 +38,7 @@ use super::super::worker::capacity::POOL_WORKERS;
 use super::super::worker::control::ControlThread;
 use super::super::worker::loop_driver::Phase;
 use super::super::worker::registry::{Caller, ConnectionRegistry, RegistrySlot};
-use super::super::worker::threads::rest_after_failed_wait;
+use super::super::worker::threads::{all_or_none, rest_after_failed_wait};
 use super::super::worker::transport::{SocketTransport, Transport};
 use super::super::{Availability, Command, Engine, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
@@ -71,47 +72,42 @@ impl Engine for Leaf {
         let registry = ConnectionRegistry::new(config, Counters::sets(workers, Writers::One));
         let queue: Arc<WorkQueue> = Arc::new(WorkQueue::default());
         let idle_set = IdleSet::new(queue.clone())?;
-        let mut started = registry.handle(command_queue, Vec::new());
-        let outcome = (0..workers).try_for_each(|index| {
-            let worker = PoolWorker::new(index, registry.clone(), queue.clone(), idle_set.clone())?;
-            started.threads.push(spawn(&registry, "worker", move || worker.run())?);
-            Ok(())
-        });
-        let outcome =
-            outcome.and_then(|()| start_workers(&registry, &queue, &idle_set, control, &mut started));
-        if outcome.is_err() {
+        let start = |threads: &mut Vec<_>| {
+            for index in 0..workers {
+                let worker = PoolWorker::new(index, registry.clone(), queue.clone(), idle_set.clone())?;
+                threads.push(spawn(&registry, "worker", move || worker.run())?);
+            }
+            start_others(&registry, &queue, &idle_set, control, threads)
+        };
+        let threads = all_or_none(start, || {
             idle_set.close();
             queue.close();
-            for command_queue in &started.command_queues {
-                let _ = command_queue.push(Command::Drain); // the control, if it has started, waits for nothing else
-            }
-            started.threads.drain(..).for_each(|thread| _ = thread.join());
-        }
-        outcome.map(|()| started)
+            let _ = command_queue.push(Command::Drain); // the control, if it has started, waits for nothing else
+        })?;
+        Ok(registry.handle(command_queue, threads))
     }
 }
 
 /// Starts the watcher, the acceptor and the control.
-fn start_workers(
+fn start_others(
     registry: &Arc<ConnectionRegistry>,
     queue: &Arc<WorkQueue>,
     idle_set: &Arc<IdleSet>,
     control: ControlThread,
-    started: &mut EngineHandle,
+    threads: &mut Vec<JoinHandle<()>>,
 ) -> io::Result<()> {
     let feed = queue.clone();
     let (back, dials, close) = (registry.clone(), queue.clone(), idle_set.clone());
     let watcher = idle_set.clone();
-    started.threads.push(spawn(registry, "watch", move || watcher.watch())?);
+    threads.push(spawn(registry, "watch", move || watcher.watch())?);
     let asked = queue.clone();
     registry.dials_by(move |request, slot| asked.push(WorkItem::Dial { request, slot }));
-    let control_thread = spawn(registry, "control", move || {
+    threads.push(spawn(registry, "control", move || {
         control.run(&back);
         close.close();
         dials.close();
-    })?;
-    started.threads.push(control_thread);
-    started.threads.push(start_acceptor(registry, Blocking::Never, move |stream, peer, slot| {
+    })?);
+    threads.push(start_acceptor(registry, Blocking::Never, move |stream, peer, slot| {
         feed.push(WorkItem::Accepted { stream, peer, slot });
     })?);
     Ok(())

@@ -5,20 +5,14 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use super::balance::ThreadBalance;
 use super::command_queue::Command;
+use super::threads::{Starting, start_all};
 use crate::policy::{Policy, PolicyError, accept};
 use crate::stats::Counters;
-
-/// A thread that was started, and says once whether it can serve.
-pub(super) struct Starting {
-    pub(super) handle: JoinHandle<()>,
-    pub(super) ready: Receiver<io::Result<()>>,
-}
 
 /// Starts the thread of a place, under these limits.
 pub(super) type Start =
@@ -100,20 +94,15 @@ impl Growth {
         }
         let Some(start) = inner.start.clone() else { return };
         let index = self.balance.start_next();
-        let started = start(index, &inner.policy, Some(self)).and_then(|Starting { handle, ready }| {
-            let outcome = ready.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
-            if outcome.is_err() {
-                let _ = handle.join();
-            } else {
-                inner.handles.push(handle);
+        let started = start_all([start(index, &inner.policy, Some(self))], || {});
+        match started {
+            Ok(handles) => inner.handles.extend(handles),
+            Err(e) => {
+                self.balance.could_not_start(index);
+                counters.no_threads.add(1);
+                let threads = self.started();
+                tracing::warn!(error = %e, threads, "no further I/O thread can be started: connections wait");
             }
-            outcome
-        });
-        if let Err(e) = started {
-            self.balance.could_not_start(index);
-            counters.no_threads.add(1);
-            let threads = self.started();
-            tracing::warn!(error = %e, threads, "no further I/O thread can be started: connections wait");
         }
     }
 
@@ -161,9 +150,9 @@ impl Growth {
 mod tests {
     use std::num::NonZeroU32;
     use std::sync::atomic::AtomicBool;
-    use std::sync::mpsc;
 
     use super::super::command_queue::CommandQueue;
+    use super::super::threads::STACK_BYTES;
     use super::*;
     use crate::stats::Writers;
 
@@ -173,10 +162,8 @@ mod tests {
     fn growth(policy: Policy, can: Arc<AtomicBool>) -> Arc<Growth> {
         let queues: Vec<_> = (0..5).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
         let start: Start = Arc::new(move |_, _, _| {
-            let (answer, ready) = mpsc::channel();
             let outcome = if can.load(Relaxed) { Ok(()) } else { Err(io::ErrorKind::OutOfMemory.into()) };
-            let handle = std::thread::spawn(move || answer.send(outcome).expect("somebody waits for it"));
-            Ok(Starting { handle, ready })
+            Starting::spawn("tidegate-test".into(), STACK_BYTES, move |ready| _ = ready.report(outcome))
         });
         Growth::new(start, Arc::new(ThreadBalance::new(&queues, 2)), (EACH, 0), 5, Arc::new(policy))
     }

@@ -39,7 +39,7 @@ pub(in crate::engine) mod view;
 
 use std::io;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use tidegate_os::socket::{DEFERS_ACCEPT, Listener};
@@ -53,8 +53,9 @@ use crate::stats::{Counters, Writers};
 use balance::ThreadBalance;
 use blocking_pool::BlockingPool;
 use command_queue::{Command, CommandQueue};
-use growth::{Growth, Start, Starting};
-use threads::STACK_BYTES;
+use growth::{Growth, Start};
+pub(crate) use threads::Ready;
+use threads::{STACK_BYTES, Starting, start_all};
 use trim::Peak;
 
 /// What all threads of one server or client share.
@@ -270,44 +271,33 @@ impl EngineConfig {
             let wakes = waker.clone();
             Arc::new(CommandQueue::new(self.policy.mail_queue, move || wakes.wake()))
         };
-        let mut started = EngineHandle {
-            command_queues: wakers.iter().map(command_queue).collect(),
-            counters: Counters::sets(places, Writers::One),
-            ..EngineHandle::default()
-        };
-        let balance = Arc::new(ThreadBalance::new(&started.command_queues, first));
-        let (config, shared, counters) = (self.clone(), shared.clone(), started.counters.clone());
-        let (queues, balances) = (started.command_queues.clone(), balance.clone());
+        let command_queues: Vec<_> = wakers.iter().map(command_queue).collect();
+        let counters = Counters::sets(places, Writers::One);
+        let balance = Arc::new(ThreadBalance::new(&command_queues, first));
+        let (config, shared, sets) = (self.clone(), shared.clone(), counters.clone());
+        let (queues, balances) = (command_queues.clone(), balance.clone());
         let start: Start = Arc::new(move |index, policy, growth| {
             let waker = Arc::new(Waker::new()?);
             wakers[index].set(waker.clone());
             let mut worker = config.worker(index, queues[index].clone(), &balances, places);
-            worker.counters = counters[index].clone();
+            worker.counters = sets[index].clone();
             worker.growth = growth.cloned();
             worker.set_policy(policy.clone());
-            let (answer, ready) = mpsc::channel();
             let shared = shared.clone();
-            let run = move || run(worker, waker, shared, Ready(answer));
-            Ok(Starting { handle: threads::spawn(format!("tidegate-{index}"), STACK_BYTES, run)?, ready })
+            let run = move |ready| run(worker, waker, shared, ready);
+            Starting::spawn(format!("tidegate-{index}"), STACK_BYTES, run)
         });
-        started.growth = each.map(|each| {
+        let growth = each.map(|each| {
             let of_thread = (each, self.service.options().dials);
             Growth::new(start.clone(), balance, of_thread, places, self.policy.clone())
         });
-        let outcomes: io::Result<Vec<_>> = (0..first)
-            .map(|index| {
-                let Starting { handle, ready } = start(index, &self.policy, started.growth.as_ref())?;
-                started.threads.push(handle);
-                Ok(ready)
-            })
-            .collect();
-        let broken = |_| io::Error::other("an I/O thread ended at its start");
-        let outcome =
-            outcomes.and_then(|all| all.iter().try_for_each(|ready| ready.recv().map_err(broken)?));
-        if outcome.is_err() {
-            started.abandon();
-        }
-        outcome.map(|()| started)
+        let first = (0..first).map(|index| start(index, &self.policy, growth.as_ref()));
+        let threads = start_all(first, || {
+            for command_queue in &command_queues {
+                let _ = command_queue.push(Command::Drain);
+            }
+        })?;
+        Ok(EngineHandle { command_queues, counters, others: Vec::new(), threads, growth })
     }
 }
 
@@ -324,37 +314,6 @@ impl PlaceWaker {
         let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(waker) = waker {
             waker.wake();
-        }
-    }
-}
-
-impl EngineHandle {
-    /// Stops what did start, because the rest could not: nothing stays half-started.
-    fn abandon(&mut self) {
-        for command_queue in &self.command_queues {
-            let _ = command_queue.push(Command::Drain);
-        }
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Says once whether a thread could start.
-pub(crate) struct Ready(pub(in crate::engine) mpsc::Sender<io::Result<()>>);
-
-impl Ready {
-    /// Reports the outcome of the set-up; passes it on.
-    pub(crate) fn report<T>(self, outcome: io::Result<T>) -> Option<T> {
-        match outcome {
-            Ok(value) => {
-                let _ = self.0.send(Ok(()));
-                Some(value)
-            }
-            Err(e) => {
-                let _ = self.0.send(Err(e));
-                None
-            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Starting threads: what cannot start is an error and never the end of the process.
+//! Starting threads: what cannot start is an error and never the end of the process, and an engine has all its threads
+//! or none.
 
 use std::io;
 use std::sync::mpsc;
@@ -44,6 +45,72 @@ pub(in crate::engine) fn spawn(
     Builder::new().name(name).stack_size(stack_bytes).spawn(run).map_err(explain)
 }
 
+/// Starts threads, all of them or none: `start` lists each that it has started. If it fails, `stop` has these end, and
+/// they are joined.
+pub(in crate::engine) fn all_or_none(
+    start: impl FnOnce(&mut Vec<JoinHandle<()>>) -> io::Result<()>,
+    stop: impl FnOnce(),
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let mut started = Vec::new();
+    let outcome = start(&mut started);
+    if outcome.is_err() {
+        stop();
+        started.drain(..).for_each(|thread| _ = thread.join());
+    }
+    outcome.map(|()| started)
+}
+
+/// The same for threads that say whether they can serve: waits until all of them have.
+pub(in crate::engine) fn start_all(
+    threads: impl IntoIterator<Item = io::Result<Starting>>,
+    stop: impl FnOnce(),
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let start = |started: &mut Vec<_>| {
+        let waits = threads.into_iter().map(|thread| {
+            let Starting { handle, ready } = thread?;
+            started.push(handle);
+            Ok(ready)
+        });
+        let waits: Vec<_> = waits.collect::<io::Result<_>>()?;
+        let ended = |_| io::Error::other("an I/O thread ended at its start");
+        waits.iter().try_for_each(|ready| ready.recv().map_err(ended)?)
+    };
+    all_or_none(start, stop)
+}
+
+/// A thread that was started, and says once whether it can serve.
+pub(in crate::engine) struct Starting {
+    handle: JoinHandle<()>,
+    ready: mpsc::Receiver<io::Result<()>>,
+}
+
+impl Starting {
+    /// Starts a thread that is to report through the `Ready` it is given.
+    pub(in crate::engine) fn spawn(
+        name: String,
+        stack_bytes: usize,
+        run: impl FnOnce(Ready) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (answer, ready) = mpsc::channel();
+        Ok(Self { handle: spawn(name, stack_bytes, move || run(Ready(answer)))?, ready })
+    }
+}
+
+/// Says once whether a thread can serve.
+pub(crate) struct Ready(mpsc::Sender<io::Result<()>>);
+
+impl Ready {
+    /// Reports the outcome of the set-up; passes it on.
+    pub(crate) fn report<T>(self, outcome: io::Result<T>) -> Option<T> {
+        let (value, outcome) = match outcome {
+            Ok(value) => (Some(value), Ok(())),
+            Err(e) => (None, Err(e)),
+        };
+        let _ = self.0.send(outcome);
+        value
+    }
+}
+
 /// Makes sure that so many threads can be started, by having them all at once for a moment.
 ///
 /// # Errors
@@ -72,4 +139,33 @@ fn explain(e: io::Error) -> io::Error {
              (ulimit -u, TasksMax=, pids.max; ulimit -v)"
         ),
     )
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    use std::sync::{Arc, Barrier};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_serve_or_does_not_say_so_ends_the_others() {
+        type Run = fn(Ready);
+        let failing: [Run; 2] =
+            [|ready| _ = ready.report(Err::<(), _>(io::ErrorKind::OutOfMemory.into())), drop];
+        for run in failing {
+            let (order, ended) = (Arc::new(Barrier::new(2)), Arc::new(AtomicBool::new(false)));
+            let (ordered, ends) = (order.clone(), ended.clone());
+            let serves = move |ready: Ready| {
+                let _ = ready.report(Ok(()));
+                ordered.wait();
+                ends.store(true, SeqCst);
+            };
+            let name = || "tidegate-test".to_owned();
+            let threads =
+                [Starting::spawn(name(), STACK_BYTES, serves), Starting::spawn(name(), STACK_BYTES, run)];
+            assert!(start_all(threads, || _ = order.wait()).is_err());
+            assert!(ended.load(SeqCst), "it was not waited for");
+        }
+    }
 }

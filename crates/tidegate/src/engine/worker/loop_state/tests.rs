@@ -1,10 +1,10 @@
 //! What a thread that panics leaves to the others, and what other limits mean to threads that are full.
 
 use std::num::NonZeroUsize;
-use std::sync::mpsc;
 
 use super::super::admission::tests::config;
-use super::super::growth::{Growth, Start, Starting};
+use super::super::growth::{Growth, Start};
+use super::super::threads::{STACK_BYTES, Starting};
 use super::*;
 use crate::engine::CommandQueue;
 use crate::engine::worker::balance::ThreadBalance;
@@ -59,9 +59,9 @@ fn a_higher_limit_starts_a_thread_where_all_that_run_are_full() {
     let queues: Vec<_> = (0..5).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
     let balance = Arc::new(ThreadBalance::new(&queues, 2));
     let start: Start = Arc::new(|_, _, _| {
-        let (answer, ready) = mpsc::channel();
-        let handle = std::thread::spawn(move || answer.send(Ok(())).expect("somebody waits for it"));
-        Ok(Starting { handle, ready })
+        Starting::spawn("tidegate-test".into(), STACK_BYTES, |ready| {
+            ready.report(Ok(())).expect("it can serve")
+        })
     });
     let growth = Growth::new(start, balance.clone(), (10, 0), 5, limit(20));
     let mut worker = config.worker(0, queues[0].clone(), &balance, 5);
