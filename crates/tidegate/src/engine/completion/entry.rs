@@ -7,6 +7,7 @@ use tidegate_os::socket::More;
 
 use super::leaving::InFlight;
 use super::{Chained, Close, CompletionDriver};
+use crate::engine::worker::admission::Quota;
 use crate::engine::worker::loop_driver::{LoopEntry, Phase};
 use crate::engine::worker::loop_state::LoopState;
 use crate::engine::worker::permits::{ConnectionPermits, Permits};
@@ -17,8 +18,8 @@ use crate::proto::{Connection, Direction, InOrder, NextStep, PermitState, Receiv
 pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     pub(super) socket: P::Socket,
     pub(super) phase: Phase,
-    /// A session has dialled it.
-    pub(super) dialled_by_session: bool,
+    /// What it counts for.
+    pub(super) quota: Quota,
     /// Receives that are armed.
     pub(super) receives: InOrder<ReceiveResult<P>>,
     /// Those that are armed were asked to end.
@@ -84,7 +85,7 @@ impl<P: CompletionDriver> CompletionEntry<P> {
     pub(super) fn new(socket: P::Socket, phase: Phase) -> Self {
         Self {
             socket,
-            dialled_by_session: phase.is_dialled_by_session(),
+            quota: phase.quota(),
             receives: InOrder::default(),
             stopping: false,
             polls: false,

@@ -476,7 +476,7 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
             self.abandon(&mut entry);
             self.close(token, entry.socket, how, in_flight);
         }
-        self.loop_state.closed(token, entry.dialled_by_session);
+        self.loop_state.closed(token, entry.quota);
         Some(entry.phase)
     }
 
@@ -540,13 +540,9 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
             Ok(socket) => socket,
             Err(e) => return Err((request, e)),
         };
-        let deadline = request.deadline();
-        let handshake_timeout = P::handshake_timeout(&socket).map(|timeout| self.loop_state.now + timeout);
-        self.loop_state.opened(request.is_by_session());
-        let same = self.table.insert(CompletionEntry::new(socket, Phase::Dialling(request)));
+        let handshake_timeout = P::handshake_timeout(&socket);
+        let same = self.begun(request, handshake_timeout, |phase| CompletionEntry::new(socket, phase));
         debug_assert_eq!(same, token);
-        self.loop_state.alarm(token, handshake_timeout);
-        self.loop_state.alarm(token, deadline);
         Ok(())
     }
 }

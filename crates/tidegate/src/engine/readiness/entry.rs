@@ -8,7 +8,7 @@ use tidegate_os::socket::{More, SHORT_SEND_MEANS_FULL};
 
 use crate::engine::worker::transport::{SocketTransport, Transport};
 
-use crate::engine::worker::admission::failure;
+use crate::engine::worker::admission::{Quota, failure};
 use crate::engine::worker::loop_driver::{LoopEntry, Phase};
 use crate::engine::worker::permits::ConnectionPermits;
 use crate::engine::worker::queue_writer::{Write, write_next};
@@ -19,8 +19,8 @@ use crate::proto::{Action, Context, Direction, Event, NextStep, Receive};
 pub(in crate::engine) struct ReadinessEntry<W = SocketTransport> {
     pub(in crate::engine) stream: W,
     pub(in crate::engine) phase: Phase,
-    /// A session has dialled it.
-    pub(in crate::engine) dialled_by_session: bool,
+    /// What it counts for.
+    pub(in crate::engine) quota: Quota,
     /// What the poller was last asked to wait for.
     pub(in crate::engine) wanted: Readiness,
     /// The socket took less than all: wait until it is writable.
@@ -69,7 +69,7 @@ impl<W: Transport> ReadinessEntry<W> {
         let wanted = stream.interest(Readiness { readable: !dialling, writable: dialling });
         Self {
             stream,
-            dialled_by_session: phase.is_dialled_by_session(),
+            quota: phase.quota(),
             phase,
             wanted,
             blocked: false,

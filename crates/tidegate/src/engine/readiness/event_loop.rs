@@ -454,7 +454,7 @@ impl<P: Poller> LoopDriver for ReadinessLoop<P> {
         {
             self.poller.unwatch(token, fd);
         }
-        self.loop_state.closed(token, entry.dialled_by_session);
+        self.loop_state.closed(token, entry.quota);
         Some(entry.phase)
     }
 
@@ -503,13 +503,8 @@ impl<P: Poller> LoopDriver for ReadinessLoop<P> {
             Ok(stream) => stream,
             Err(e) => return Err((request, e)),
         };
-        let handshake_timeout =
-            stream.handshake_timeout().map(|handshake_timeout| self.loop_state.now + handshake_timeout);
-        let deadline = request.deadline();
-        self.loop_state.opened(request.is_by_session());
-        let token = self.table.insert(ReadinessEntry::new(stream, Phase::Dialling(request)));
-        self.loop_state.alarm(token, handshake_timeout);
-        self.loop_state.alarm(token, deadline);
+        let handshake_timeout = stream.handshake_timeout();
+        let token = self.begun(request, handshake_timeout, |phase| ReadinessEntry::new(stream, phase));
         self.watch(token);
         Ok(())
     }

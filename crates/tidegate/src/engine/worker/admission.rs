@@ -109,6 +109,21 @@ pub(in crate::engine) fn count_refusal(counters: &Counters) {
     counters.refused.add(1);
 }
 
+/// Which number of connections one counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Quota {
+    /// Those that are accepted, or dialled for a client.
+    Share,
+    /// Those that sessions dial.
+    Dials,
+}
+
+impl Quota {
+    pub(in crate::engine) fn of(request: &DialRequest) -> Self {
+        if request.is_by_session() { Self::Dials } else { Self::Share }
+    }
+}
+
 /// How full a loop or registry that is to dial is.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct DialRoom {
@@ -126,14 +141,14 @@ pub(in crate::engine) struct DialRoom {
 impl DialRoom {
     /// Whether a connection may be dialled.
     pub(in crate::engine) fn admit(self, request: &DialRequest) -> io::Result<()> {
-        match request.is_by_session() {
-            true if self.stopped => Err(io::Error::other("the server has stopped")),
-            true if self.dialled >= self.dials => {
+        match Quota::of(request) {
+            Quota::Dials if self.stopped => Err(io::Error::other("the server has stopped")),
+            Quota::Dials if self.dialled >= self.dials => {
                 let why = "all places for connections that sessions dial are taken; raise max_connections, or \
                            ServiceOptions::dials";
                 Err(io::Error::new(io::ErrorKind::QuotaExceeded, why))
             }
-            false if self.stopping || !self.has_place => {
+            Quota::Share if self.stopping || !self.has_place => {
                 Err(io::Error::other("max_connections are open, or the client is stopping"))
             }
             _ => Ok(()),

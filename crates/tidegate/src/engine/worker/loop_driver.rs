@@ -5,7 +5,9 @@ mod tests;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::admission::Quota;
 use super::command_queue::{Accepted, Command};
 use super::loop_state::LoopState;
 use super::permits::ConnectionPermits;
@@ -30,9 +32,12 @@ impl Phase {
         }
     }
 
-    /// Whether a session is dialling it.
-    pub(in crate::engine) fn is_dialled_by_session(&self) -> bool {
-        matches!(self, Self::Dialling(request) if request.is_by_session())
+    /// What a new connection counts for.
+    pub(in crate::engine) fn quota(&self) -> Quota {
+        match self {
+            Self::Open(_) => Quota::Share,
+            Self::Dialling(request) => Quota::of(request),
+        }
     }
 }
 
@@ -99,6 +104,22 @@ pub(in crate::engine) trait LoopDriver {
                 _ => {}
             }
         }
+    }
+
+    /// A connection is being made: it takes its place, and has its deadlines.
+    fn begun(
+        &mut self,
+        request: DialRequest,
+        handshake_timeout: Option<Duration>,
+        entry: impl FnOnce(Phase) -> Self::Entry,
+    ) -> Token {
+        let (loop_state, table) = self.parts();
+        let deadline = request.deadline();
+        loop_state.opened(Quota::of(&request));
+        let token = table.insert(entry(Phase::Dialling(request)));
+        loop_state.alarm(token, handshake_timeout.map(|timeout| loop_state.now + timeout));
+        loop_state.alarm(token, deadline);
+        token
     }
 
     /// Gives up a connection attempt.

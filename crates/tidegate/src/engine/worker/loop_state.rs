@@ -15,7 +15,7 @@ use tidegate_os::process::exact_sleeps;
 use tidegate_os::socket::More;
 
 use super::WorkerContext;
-use super::admission::{self, AcceptPause, DialRoom};
+use super::admission::{self, AcceptPause, DialRoom, Quota};
 use super::coalescing::Coalescing;
 use super::command_queue::{Accepted, Command};
 use super::permits::Permits;
@@ -429,12 +429,13 @@ impl LoopState {
     }
 
     /// A connection that is dialled takes its place.
-    pub(in crate::engine) fn opened(&mut self, by_session: bool) {
-        if by_session {
-            self.dialled += 1;
-        } else {
-            self.claim_anyway();
-            self.keep();
+    pub(in crate::engine) fn opened(&mut self, quota: Quota) {
+        match quota {
+            Quota::Dials => self.dialled += 1,
+            Quota::Share => {
+                self.claim_anyway();
+                self.keep();
+            }
         }
     }
 
@@ -459,12 +460,11 @@ impl LoopState {
     }
 
     /// A connection is gone: what accepting rested for may be there again.
-    pub(in crate::engine) fn closed(&mut self, token: Token, dialled_by_session: bool) {
+    pub(in crate::engine) fn closed(&mut self, token: Token, quota: Quota) {
         self.timers.disarm(token.index);
-        if dialled_by_session {
-            self.dialled -= 1;
-        } else {
-            self.turned_away();
+        match quota {
+            Quota::Dials => self.dialled -= 1,
+            Quota::Share => self.turned_away(),
         }
         self.pause.end();
     }

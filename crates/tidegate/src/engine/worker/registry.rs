@@ -18,7 +18,7 @@ use arc_swap::{ArcSwap, Guard};
 use tidegate_os::socket::Listener;
 use tidegate_os::waker::Waker;
 
-use super::admission::{self, AcceptPause, DialRoom};
+use super::admission::{self, AcceptPause, DialRoom, Quota};
 use super::{CommandQueue, EngineConfig, EngineHandle};
 use crate::policy::Policy;
 use crate::policy::accept::{Admission, Fullness, admission, admitted};
@@ -94,6 +94,15 @@ struct RegistryState {
     inboxes: HashMap<u64, Weak<Inbox>>,
     /// An acceptor that is a task rather than a thread.
     acceptor: Option<TaskWaker>,
+}
+
+impl RegistryState {
+    fn count(&mut self, quota: Quota) -> &mut usize {
+        match quota {
+            Quota::Share => &mut self.open,
+            Quota::Dials => &mut self.dialled,
+        }
+    }
 }
 
 impl ConnectionRegistry {
@@ -198,30 +207,22 @@ impl ConnectionRegistry {
 
     /// Takes a place for a connection.
     fn enter(self: &Arc<Self>) -> RegistrySlot {
-        let mut state = self.lock();
-        state.open += 1;
-        self.slot(state, false)
+        self.slot(self.lock(), Quota::Share)
     }
 
     /// Takes a place for a connection that is to be dialled, if there is one.
     fn enter_to_dial(self: &Arc<Self>, request: &DialRequest) -> io::Result<RegistrySlot> {
-        let mut state = self.lock();
-        let (by_session, most, each) =
-            (request.is_by_session(), self.policy().max_connections, self.config.service.options().dials);
-        let accepted = admitted(most, each);
+        let state = self.lock();
+        let accepted = self.most(&self.policy());
         let room = DialRoom {
             stopping: state.stopping.is_some(),
             stopped: state.stopping == Some(Order::Stop),
             has_place: state.open < accepted,
             dialled: state.dialled,
-            dials: accepted.saturating_mul(each),
+            dials: accepted.saturating_mul(self.config.service.options().dials),
         };
         room.admit(request)?;
-        match by_session {
-            true => state.dialled += 1,
-            false => state.open += 1,
-        }
-        Ok(self.slot(state, by_session))
+        Ok(self.slot(state, Quota::of(request)))
     }
 
     /// Dials, or says why not. The place is taken before, so that a stop waits for what comes of it.
@@ -239,17 +240,15 @@ impl ConnectionRegistry {
         admission::dial_failed(&*self.config.service, &self.counters, request, e);
     }
 
-    fn slot(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, RegistryState>,
-        dialled_by_session: bool,
-    ) -> RegistrySlot {
+    /// The place of a connection, which counts from now on.
+    fn slot(self: &Arc<Self>, mut state: MutexGuard<'_, RegistryState>, quota: Quota) -> RegistrySlot {
+        *state.count(quota) += 1;
         state.next += 1;
         let id = state.next;
         let bound = self.policy().mail_queue;
         let inbox = Arc::new(Inbox::new(self, bound, state.stopping));
         state.inboxes.insert(id, Arc::downgrade(&inbox));
-        RegistrySlot { registry: self.clone(), id, dialled_by_session, mail_sink: inbox.clone(), inbox }
+        RegistrySlot { registry: self.clone(), id, quota, mail_sink: inbox.clone(), inbox }
     }
 
     /// Makes the session for a connection, or counts the refusal. `local` finds out the address of this end.
@@ -448,7 +447,7 @@ impl Drop for Duty {
 pub(in crate::engine) struct RegistrySlot {
     pub(in crate::engine) registry: Arc<ConnectionRegistry>,
     id: u64,
-    dialled_by_session: bool,
+    quota: Quota,
     pub(in crate::engine) inbox: Arc<Inbox>,
     /// The same, as its session knows it.
     mail_sink: Arc<dyn MailSink>,
@@ -489,10 +488,7 @@ impl Drop for RegistrySlot {
     fn drop(&mut self) {
         self.inbox.close();
         let mut state = self.registry.lock();
-        match self.dialled_by_session {
-            true => state.dialled -= 1,
-            false => state.open -= 1,
-        }
+        *state.count(self.quota) -= 1;
         let open = state.open + state.dialled;
         state.pause.end();
         state.inboxes.remove(&self.id);
