@@ -135,7 +135,8 @@ impl<D: DatagramDriver> DatagramLoop<D> {
                 self.leaving = order == StopOrder::Leave;
                 self.driver.stop(order);
             }
-            let waited = self.driver.wait(self.timeout(spins(worker.policy.wait, active, now), now));
+            let idle = spins(worker.policy.wait, active, now).then_some(Duration::ZERO);
+            let waited = self.driver.wait(self.timeout(idle, now));
             let taken = self.take(); // also after a failed wait: there may be no room for more before
             let (events, arrivals) = match waited.and(taken) {
                 Ok(taken) => taken,
@@ -172,7 +173,8 @@ impl<D: DatagramDriver> DatagramLoop<D> {
         Ok((events, arrivals))
     }
 
-    fn timeout(&self, spins: bool, now: Instant) -> Option<Duration> {
+    /// How long to wait; `idle` if there is nothing to wait for but datagrams.
+    fn timeout(&self, idle: Option<Duration>, now: Instant) -> Option<Duration> {
         let left = |at: Instant| at.saturating_duration_since(now);
         match (&self.drain, self.rests) {
             (Some(drain), Some(at)) => Some(left(at.min(drain.deadline))),
@@ -180,7 +182,7 @@ impl<D: DatagramDriver> DatagramLoop<D> {
             (Some(_), None) if self.in_flight.is_empty() && !self.driver.is_ending() => Some(Duration::ZERO),
             (Some(drain), None) => Some(left(drain.deadline)),
             (None, Some(at)) => Some(left(at)),
-            (None, None) => spins.then_some(Duration::ZERO),
+            (None, None) => idle,
         }
     }
 
@@ -473,7 +475,7 @@ mod tests {
         assert_eq!((stats(&state).receive_errors, state.driver.posts), (2, 1));
         let rests = state.rests.expect("a pause");
         assert!(
-            state.timeout(false, rests - FAILED_RECEIVE_PAUSE) == Some(FAILED_RECEIVE_PAUSE),
+            state.timeout(None, rests - FAILED_RECEIVE_PAUSE) == Some(FAILED_RECEIVE_PAUSE),
             "it waits until the pause is over"
         );
         std::thread::sleep(FAILED_RECEIVE_PAUSE);
@@ -525,7 +527,7 @@ mod tests {
             state.leaving = order == StopOrder::Leave;
             state.driver.stop(order);
             state.driver.ending = true;
-            assert!(!state.is_over(0) && state.timeout(false, now) > Some(Duration::ZERO), "{order:?}");
+            assert!(!state.is_over(0) && state.timeout(None, now) > Some(Duration::ZERO), "{order:?}");
             // One more came with a receive that was ended too late.
             assert_eq!(turn(&mut state, arrivals(1)), 1);
             state.driver.ending = false;
@@ -533,7 +535,7 @@ mod tests {
             for key in std::mem::take(&mut state.driver.sends) {
                 turn(&mut state, vec![DatagramCompletion::Sent(key, Ok(()))]);
             }
-            assert!(state.timeout(false, now) == Some(Duration::ZERO) && state.is_over(0), "{order:?}");
+            assert!(state.timeout(None, now) == Some(Duration::ZERO) && state.is_over(0), "{order:?}");
             assert_eq!(stats(&state).datagrams_out, 2);
             turn(&mut state, arrivals(1));
             assert!(!state.is_over(1));
