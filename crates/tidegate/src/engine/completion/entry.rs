@@ -224,10 +224,10 @@ impl<P: CompletionDriver> CompletionEntry<P> {
         }
     }
 
-    /// What was not sent comes before all else that is; `again` if it is what was sent again.
-    pub(super) fn keep_unsent(&mut self, unsent: P::Unsent, again: bool) {
+    /// What was not sent comes before all else that is; in front if it is what was sent again.
+    pub(super) fn keep_unsent(&mut self, unsent: P::Unsent) {
         let kept = self.unsent.get_or_insert_default();
-        if again { kept.push_front(unsent) } else { kept.push_back(unsent) }
+        if self.sends_again { kept.push_front(unsent) } else { kept.push_back(unsent) }
     }
 
     fn take_unsent(&mut self) -> Option<P::Unsent> {

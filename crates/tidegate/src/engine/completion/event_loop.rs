@@ -326,11 +326,9 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     fn take_sent(&mut self, token: Token, (outcome, unsent): SendResult<P>) {
         let Some(entry) = self.table.get_mut(token) else { return };
         entry.chained &= outcome.is_ok() && unsent.is_none(); // else the chain is broken, and the socket open
-        let again = std::mem::take(&mut entry.sends_again);
-        let alone = entry.sends.pending() == 0 && (again || entry.unsent.is_none());
+        let alone = entry.sends.pending() == 0 && (entry.sends_again || entry.unsent.is_none());
         let event = match (outcome, unsent) {
             (Ok(n), Some(rest)) if alone => {
-                entry.sends_again = again;
                 self.port.send_rest(token, entry.sends.begin(), &entry.socket, rest);
                 if n > 0 {
                     self.dispatch(token, Event::Sent(n)); // nothing would look as if its peer took something
@@ -338,16 +336,17 @@ impl<P: CompletionDriver> CompletionLoop<P> {
                 return;
             }
             (Ok(n), Some(rest)) => {
-                entry.keep_unsent(rest, again); // those behind it come back, too
+                entry.keep_unsent(rest); // those behind it come back, too
                 (n > 0).then_some(Event::Sent(n))
             }
             (Ok(n), None) => Some(Event::Sent(n)),
             (Err(e), Some(unsent)) => {
-                entry.keep_unsent(unsent, again); // to be sent again, if memory is all that it lacks
+                entry.keep_unsent(unsent); // to be sent again, if memory is all that it lacks
                 Some(failure(&e, Direction::Send))
             }
             (Err(e), None) => Some(Event::Failed(e.kind())),
         };
+        entry.sends_again = false;
         self.sends -= 1;
         self.loop_state.permits.sent(&mut entry.permits);
         self.loop_state.worker.counters.outstanding.sub(1);
