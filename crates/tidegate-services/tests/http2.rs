@@ -33,7 +33,7 @@ fn on_every_model(limits: HttpLimits, test: impl AsyncFn(SocketAddr, &Running)) 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for model in Model::available() {
         eprintln!("on {model}");
-        let limits = HttpLimits { body_bytes: BODY_BYTES, ..limits };
+        let limits = limits.body_bytes(BODY_BYTES);
         let server = Server::new(service(Page::new(vec![b'x'; 70_000], "text/plain"), limits).unwrap());
         // hyper without optimisation needs more than the 128 KiB that threads of two models have.
         let server = server.model(model).policy(Policy::default().thread_stack_bytes(1 << 20));
@@ -191,7 +191,7 @@ fn a_body_of_unknown_length_is_counted() {
 
 #[test]
 fn a_request_that_does_not_end_is_answered_with_408() {
-    let limits = HttpLimits { request_timeout: Some(Duration::from_millis(50)), ..HttpLimits::default() };
+    let limits = HttpLimits::default().request_timeout(Some(Duration::from_millis(50)));
     on_every_model(limits, async |at, _| {
         let mut http2 = connect_http2(at).await;
         let (body, _end) = Pieces::held();
@@ -205,7 +205,7 @@ fn a_request_that_does_not_end_is_answered_with_408() {
 /// 8 KiB are the least, whatever is asked for.
 #[test]
 fn a_head_that_is_too_large_is_answered_with_431() {
-    let limits = HttpLimits { head_bytes: 1_000, ..HttpLimits::default() };
+    let limits = HttpLimits::default().head_bytes(1_000);
     on_every_model(limits, async |at, _| {
         let mut http2 = connect_http2(at).await;
         for (header_bytes, status) in [(6_000, 200), (12_000, 431), (0, 200)] {

@@ -21,6 +21,7 @@ pub const RECORD_BYTES: usize = 5 + (1 << 14) + 2048;
 tidegate::limits! {
 /// Limits of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TlsLimits, as "tls." of TlsLimits, at |limits| Some(limits);
     parts {}
 

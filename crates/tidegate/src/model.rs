@@ -78,6 +78,7 @@ impl fmt::Display for Model {
 
 /// A name that is not a [`Model`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ParseModelError {
     /// The unknown name.
     pub name: String,

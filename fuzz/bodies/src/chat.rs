@@ -25,7 +25,7 @@ pub fn chat(data: &[u8]) {
 
 /// What the sender and the other member heard.
 fn play(pieces: &[&[u8]]) -> (Vec<u8>, Vec<u8>) {
-    let limits = ChatLimits { lines_per_s: None, line_bytes: 256, rooms: 3, ..ChatLimits::default() };
+    let limits = ChatLimits::default().lines_per_s(None).line_bytes(256).rooms(3);
     let policy = Policy::default().input_bytes(limits.input_bytes());
     let chat = Chat::new(limits).with_access(Access::any());
     let mut other = TestConnection::to(&chat, policy.clone());

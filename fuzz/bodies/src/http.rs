@@ -10,11 +10,12 @@ use crate::cuts::Cuts;
 use crate::wire::{TestConnection, WireState};
 
 /// Small, so that the bounds are met.
-const LIMITS: HttpLimits =
-    HttpLimits { head_bytes: 256, body_bytes: 64, request_timeout: Some(Duration::from_secs(30)) };
+fn limits() -> HttpLimits {
+    HttpLimits::default().head_bytes(256).body_bytes(64).request_timeout(Some(Duration::from_secs(30)))
+}
 
 static SERVICE: LazyLock<Http> =
-    LazyLock::new(|| Http::new(Page::new("<page>\n", "text/html; charset=utf-8"), LIMITS));
+    LazyLock::new(|| Http::new(Page::new("<page>\n", "text/html; charset=utf-8"), limits()));
 
 /// Requests in pieces: the answers do not depend on the pieces, are HTTP, and nothing but an unfinished head is kept.
 pub fn http(data: &[u8]) {
@@ -26,7 +27,7 @@ pub fn http(data: &[u8]) {
 
 /// Everything answered, without dates, and whether the server wanted more when the client had ended.
 fn play(pieces: &[&[u8]]) -> (String, WireState) {
-    let policy = Policy::default().input_bytes(LIMITS.head_bytes);
+    let policy = Policy::default().input_bytes(limits().head_bytes);
     let mut wire = TestConnection::to(&*SERVICE, policy);
     for piece in pieces {
         wire.send(piece);

@@ -62,7 +62,7 @@ pub fn proxy(data: &[u8]) {
 
 fn play(pieces: &[&[u8]]) -> Outcome {
     let inside = Inside::default();
-    let limits = ProxyLimits { header_bytes: 256, ..ProxyLimits::default() };
+    let limits = ProxyLimits::default().header_bytes(256);
     let service = ProxyProtocol::new(inside.clone(), limits);
     let policy = Policy::default().input_bytes(limits.header_bytes);
     let mut wire = TestConnection::to(&service, policy);

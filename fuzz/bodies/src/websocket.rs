@@ -26,7 +26,7 @@ pub fn websocket(data: &[u8]) {
 }
 
 fn play(pieces: &[&[u8]]) -> Vec<u8> {
-    let limits = WebSocketLimits { message_bytes: MESSAGE_BYTES, ..WebSocketLimits::default() };
+    let limits = WebSocketLimits::default().message_bytes(MESSAGE_BYTES);
     let policy = Policy::default().input_bytes(limits.input_bytes());
     let mut wire = TestConnection::to(&WebSocket::new(EchoMessages, limits), policy);
     wire.send(UPGRADE);

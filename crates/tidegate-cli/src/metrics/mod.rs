@@ -57,8 +57,12 @@ impl Generates for Metrics {
 }
 
 /// Limits of scrapers and probes.
-const LIMITS: HttpLimits =
-    HttpLimits { head_bytes: 8 * 1024, body_bytes: 8 * 1024, request_timeout: Some(Duration::from_secs(5)) };
+fn limits() -> HttpLimits {
+    HttpLimits::default()
+        .head_bytes(8 * 1024)
+        .body_bytes(8 * 1024)
+        .request_timeout(Some(Duration::from_secs(5)))
+}
 
 /// Few connections, short times: a scraper connects every few seconds and reads a few kilobytes.
 fn policy() -> Policy {
@@ -70,7 +74,7 @@ fn policy() -> Policy {
         .linger_timeout(Duration::from_secs(1))
         .drain_timeout(Duration::from_secs(1))
         .buffer_bytes(tidegate::policy::whole_pages(4096))
-        .input_bytes(LIMITS.head_bytes)
+        .input_bytes(limits().head_bytes)
         .outbox(OutboxMarks::default().low(4 * 1024).high(64 * 1024))
         .threads(NonZeroUsize::new(1))
 }
@@ -83,7 +87,7 @@ fn serve(
     board: Arc<Board>,
     hosts: Vec<Host>,
 ) -> Result<(Running, std::io::Result<OwnedFd>), StartError> {
-    let service = Generated::new(Metrics(board), LIMITS, Access::of(hosts, Vec::new()));
+    let service = Generated::new(Metrics(board), limits(), Access::of(hosts, Vec::new()));
     let server = Server::new(service).policy(policy()).model(Model::Poll);
     let bound = match socket {
         Some(socket) => server.listen_on(socket)?,

@@ -13,6 +13,7 @@ const BURST: NonZeroU32 = NonZeroU32::new(20).unwrap();
 tidegate::limits! {
 /// Limits of rooms and members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ChatLimits, as "" of ChatLimits, at |limits| Some(limits);
     parts {}
 

@@ -7,6 +7,7 @@ use crate::http::head::list;
 
 /// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Coding {
     /// `.gz`.
     Gzip,

@@ -76,6 +76,7 @@ pub fn http2(_: Page, _: HttpLimits) -> Result<impl Service, NoHttp2> {
 tidegate::limits! {
 /// Limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HttpLimits, as "" of HttpLimits, at |limits| Some(limits);
     parts {}
 

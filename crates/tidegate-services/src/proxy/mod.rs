@@ -32,6 +32,7 @@ pub const ATTEMPTS: usize = 3;
 
 /// How the upstream for a client is selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Balance {
     /// In turn.
     #[default]
@@ -42,6 +43,7 @@ pub enum Balance {
 
 /// A version of the PROXY protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum HeaderVersion {
     /// A line of text.
     V1,

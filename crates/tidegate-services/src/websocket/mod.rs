@@ -110,6 +110,7 @@ pub(crate) use frame_is_input;
 tidegate::limits! {
 /// Limits of a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WebSocketLimits, as "websocket." of WebSocketLimits, at |limits| Some(limits);
     parts {}
 

@@ -93,13 +93,11 @@ fn watchdog(model: Model) -> Sender<()> {
 fn everybody_hears_everything_in_one_order_and_who_does_not_read_is_cut_off() {
     for model in Model::available() {
         let _alive = watchdog(model);
-        let limits = ChatLimits {
-            lines_per_s: None,
-            behind_bytes: 32 * 1024,
-            history_bytes: 4096,
-            announced: 2 * MEMBERS,
-            ..ChatLimits::default()
-        };
+        let limits = ChatLimits::default()
+            .lines_per_s(None)
+            .behind_bytes(32 * 1024)
+            .history_bytes(4096)
+            .announced(2 * MEMBERS);
         let of_connections = matches!(model, Model::Blocking | Model::Pool);
         let policy = Policy::default()
             .threads(if of_connections { None } else { NonZeroUsize::new(2) })
@@ -207,7 +205,7 @@ const TALK_BYTES: usize = 2 << 20;
 /// Says lines as fast as they are taken, reads all the time, and hears each of them in order.
 fn talks_fast(model: Model, line: &str, speaks_frames: bool) {
     let _alive = watchdog(model);
-    let limits = ChatLimits { lines_per_s: None, announced: 0, ..ChatLimits::default() };
+    let limits = ChatLimits::default().lines_per_s(None).announced(0);
     // Little room in the kernel: what is not held back shows.
     let policy = Policy::default()
         .threads(NonZeroUsize::new(2))

@@ -17,7 +17,7 @@ struct Node {
 
 impl Node {
     fn new(change: impl FnOnce(&mut ChatLimits)) -> Self {
-        let mut limits = ChatLimits { lines_per_s: None, ..ChatLimits::default() };
+        let mut limits = ChatLimits::default().lines_per_s(None);
         change(&mut limits);
         let woken = Arc::new(AtomicUsize::new(0));
         let count = woken.clone();

@@ -10,7 +10,7 @@ use crate::members::Member;
 use crate::wire::WireState;
 
 fn chat(change: impl FnOnce(&mut ChatLimits)) -> Chat {
-    let mut limits = ChatLimits { lines_per_s: None, ..ChatLimits::default() };
+    let mut limits = ChatLimits::default().lines_per_s(None);
     change(&mut limits);
     Chat::new(limits)
 }

@@ -54,7 +54,7 @@ fn an_expectation_is_met_before_the_body_and_once() {
 
 #[test]
 fn a_body_that_is_too_large_is_refused_before_it_is_sent() {
-    let limits = HttpLimits { body_bytes: 10, ..HttpLimits::default() };
+    let limits = HttpLimits::default().body_bytes(10);
     let mut wire = TestConnection::with(limits);
     wire.send("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 11\r\n\r\n");
     assert_eq!((wire.statuses(), wire.state), (vec![413], WireState::Lingers));

@@ -22,11 +22,10 @@ fn contradictions_are_named_with_a_remedy() {
          lower `head_bytes` or raise `input_bytes`"
     );
 
-    let small = HttpLimits { head_bytes: 10, ..HttpLimits::default() };
+    let small = HttpLimits::default().head_bytes(10);
     let error = small.check(&policy).unwrap_err();
     assert_eq!(error.to_string(), "`head_bytes` is 10; it must be between 256 and 1GiB");
-    let hasty =
-        HttpLimits { head_bytes: 4096, request_timeout: Some(Duration::ZERO), ..HttpLimits::default() };
+    let hasty = HttpLimits::default().head_bytes(4096).request_timeout(Some(Duration::ZERO));
     let error = hasty.check(&policy).unwrap_err().to_string();
     assert_eq!(error, "`request_timeout` is 0s; it must be longer than zero and at most a century");
 }

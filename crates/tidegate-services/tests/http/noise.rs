@@ -42,7 +42,7 @@ fn noise() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn survives(inputs: &[Vec<u8>]) {
-    let limits = HttpLimits { head_bytes: 256, body_bytes: 64, ..HttpLimits::default() };
+    let limits = HttpLimits::default().head_bytes(256).body_bytes(64);
     let mut wire = TestConnection::with(limits);
     for input in inputs {
         wire.send(input);

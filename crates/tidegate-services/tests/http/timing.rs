@@ -77,7 +77,7 @@ fn between_requests_nothing_is_timed() {
 
 #[test]
 fn without_a_limit_nothing_is_timed() {
-    let mut wire = TestConnection::with(HttpLimits { request_timeout: None, ..HttpLimits::default() });
+    let mut wire = TestConnection::with(HttpLimits::default().request_timeout(None));
     wire.send("GET / HT");
     assert_eq!(wire.deadline(), None);
 }

@@ -225,11 +225,11 @@ fn limits_that_contradict_are_refused() {
     let policy = Policy::default().input_bytes(4096);
     let limits = ProxyLimits::default();
     assert_eq!(limits.check(&policy), Ok(()));
-    let above = ProxyLimits { header_bytes: 4097, ..limits };
+    let above = limits.header_bytes(4097);
     let error = |limits: ProxyLimits| limits.check(&policy).unwrap_err().to_string();
     assert!(error(above).contains("raise `input_bytes`"), "{}", error(above));
-    let small = ProxyLimits { header_bytes: 231, ..limits };
+    let small = limits.header_bytes(231);
     assert_eq!(error(small), "`proxy_protocol.header_bytes` is 231; it must be between 232 and 1MiB");
-    let none = ProxyLimits { header_timeout: Some(Duration::ZERO), ..limits };
+    let none = limits.header_timeout(Some(Duration::ZERO));
     assert!(error(none).starts_with("`proxy_protocol.header_timeout` is 0s; it must be longer than zero"));
 }

@@ -16,11 +16,12 @@ const HEADS: &str = include_str!("http-heads.txt");
 const BODIES: &str = include_str!("http-bodies.txt");
 
 /// As those of a WebSocket, so that limits are the same everywhere.
-const LIMITS: HttpLimits = HttpLimits {
-    head_bytes: tidegate_services::websocket::HEAD_BYTES,
-    body_bytes: 10_000,
-    request_timeout: Some(std::time::Duration::from_secs(60)),
-};
+fn limits() -> HttpLimits {
+    HttpLimits::default()
+        .head_bytes(tidegate_services::websocket::HEAD_BYTES)
+        .body_bytes(10_000)
+        .request_timeout(Some(std::time::Duration::from_secs(60)))
+}
 
 /// Whether the connection is open is asked with a request that has an answer of its own.
 const PROBE: &str = "BREW / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -30,7 +31,7 @@ const PROBED: (u16, &[u8]) = (501, b": the method is unknown; this server answer
 const REFUSALS: [u16; 4] = [400, 414, 431, 505];
 
 fn page() -> Http {
-    Http::new(Page::new("<page>\n", "text/html; charset=utf-8"), LIMITS)
+    Http::new(Page::new("<page>\n", "text/html; charset=utf-8"), limits())
 }
 
 /// The statuses in a stream of answers. An answer to HEAD shows itself by what follows its head.
@@ -170,10 +171,10 @@ impl Generates for Pages {
 #[test]
 fn every_service_is_as_strict() {
     let front = WebSocket::with_access(EchoMessages, WebSocketLimits::default(), Access::any());
-    let generated = Generated::new(Pages, LIMITS, Access::any());
+    let generated = Generated::new(Pages, limits(), Access::any());
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(Path::new(folder.path()).join("index.html"), "<page>\n").expect("write");
-    let files = Files::new(folder.path(), FilesOptions::default(), LIMITS).expect("a folder");
+    let files = Files::new(folder.path(), FilesOptions::default(), limits()).expect("a folder");
     let files = start(files, Model::best().model);
     let mut wrong = Vec::new();
     for case in cases(HEADS).iter().filter(|case| case.only.is_none()) {

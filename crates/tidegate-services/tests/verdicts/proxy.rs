@@ -45,10 +45,7 @@ impl Session for WhoSession {
 const REST: &[u8] = b"and the rest\n";
 
 fn service() -> ProxyProtocol<Who> {
-    ProxyProtocol::new(
-        Who,
-        ProxyLimits { header_timeout: Some(Duration::from_secs(60)), ..ProxyLimits::default() },
-    )
+    ProxyProtocol::new(Who, ProxyLimits::default().header_timeout(Some(Duration::from_secs(60))))
 }
 
 impl Case {

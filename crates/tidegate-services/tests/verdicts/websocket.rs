@@ -10,11 +10,12 @@ use crate::wire::TestConnection;
 
 const FRAMES: &str = include_str!("websocket.txt");
 
-const LIMITS: WebSocketLimits =
-    WebSocketLimits { message_bytes: 1000, request_timeout: Some(std::time::Duration::from_secs(60)) };
+fn limits() -> WebSocketLimits {
+    WebSocketLimits::default().message_bytes(1000).request_timeout(Some(std::time::Duration::from_secs(60)))
+}
 
 fn service() -> WebSocket<EchoMessages> {
-    WebSocket::new(EchoMessages, LIMITS)
+    WebSocket::new(EchoMessages, limits())
 }
 
 /// The frames that the words of a case stand for.

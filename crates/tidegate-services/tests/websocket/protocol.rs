@@ -10,11 +10,12 @@ use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 use crate::frames::{BINARY, CLOSE, FIN, PING, PONG, TEXT, UPGRADE, frame, head, server_frames, text};
 use crate::wire::{TestConnection, WireState};
 
-const LIMITS: WebSocketLimits =
-    WebSocketLimits { message_bytes: 1000, request_timeout: Some(Duration::from_secs(10)) };
+fn limits() -> WebSocketLimits {
+    WebSocketLimits::default().message_bytes(1000).request_timeout(Some(Duration::from_secs(10)))
+}
 
 fn asked() -> TestConnection {
-    TestConnection::to(&WebSocket::new(EchoMessages, LIMITS), Policy::default().input_bytes(8192))
+    TestConnection::to(&WebSocket::new(EchoMessages, limits()), Policy::default().input_bytes(8192))
 }
 
 fn open() -> TestConnection {
@@ -160,7 +161,7 @@ fn an_unfinished_message_is_unfinished_input() {
 fn a_peer_that_does_not_read_is_not_read_from() {
     let outbox = OutboxMarks::default().low(500).high(2000);
     let policy = Policy::default().input_bytes(8192).outbox(outbox);
-    let mut wire = TestConnection::to(&WebSocket::new(EchoMessages, LIMITS), policy);
+    let mut wire = TestConnection::to(&WebSocket::new(EchoMessages, limits()), policy);
     wire.send(UPGRADE);
     wire.reads = false;
     let message = "y".repeat(900);

@@ -155,7 +155,7 @@ fn who_leaves_in_the_handshake_is_counted_and_a_check_of_the_port_is_not() {
 fn limits_that_cannot_work_are_refused() {
     let small = Policy::default().input_bytes(16 * 1024);
     assert!(matches!(TlsLimits::default().check(&small), Err(TlsError::InputBytes(16_384))));
-    let hasty = TlsLimits { handshake_timeout: Some(Duration::ZERO) };
+    let hasty = TlsLimits::default().handshake_timeout(Some(Duration::ZERO));
     assert!(matches!(hasty.check(&Policy::default()), Err(TlsError::Limit(_))));
     assert!(TlsLimits::default().check(&Policy::default()).is_ok());
 }

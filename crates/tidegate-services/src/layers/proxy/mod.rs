@@ -27,6 +27,7 @@ pub use session::ProxyHeaderSession;
 tidegate::limits! {
 /// Limits of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProxyLimits, as "proxy_protocol." of ProxyLimits, at |limits| Some(limits);
     parts {}
 
@@ -78,6 +79,7 @@ impl ProxyLimits {
 /// Why a connection had no usable header. It was reset, and counts as [`Aborted`](tidegate::CloseReason::Aborted); a
 /// truncated one was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum HeaderFault {
     /// It began with other data.
     Missing,
