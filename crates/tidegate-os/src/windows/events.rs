@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use slab::Slab;
@@ -12,7 +12,8 @@ use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 
 use super::descriptor::BorrowedFd;
 use super::event::EventObject;
-use super::overlapped::{Notifier, OfQueue, Operation, PlacedOperation, WOKEN};
+use super::lookout::Lookout;
+use super::overlapped::{BEHIND, Notifier, OfQueue, Operation, PlacedOperation, WOKEN};
 use super::socket::Listener;
 use super::winsock::milliseconds;
 
@@ -25,11 +26,31 @@ const OWN: usize = 2;
 /// A thread's events: one for each receive, one for everything else, one to be woken by.
 pub struct Events {
     wake_event: Arc<EventObject>,
-    shared: EventObject,
+    shared: Arc<Shared>,
+    /// The acceptor has it, to tell that too few accepts are posted.
+    joined: bool,
     receives: Vec<EventObject>,
     /// Events that no receive has.
     free: Vec<usize>,
     handles: [HANDLE; MOST],
+}
+
+/// The event that accepts, sends and dials of a thread share, and the signal that too few accepts are posted.
+struct Shared {
+    event: EventObject,
+    /// Accepts that are posted.
+    accepts: AtomicUsize,
+    too_few: AtomicBool,
+}
+
+impl Shared {
+    /// Too few accepts are posted. Who has none is not woken: it is full, or it has used up all and knows.
+    fn tell(&self) {
+        if self.accepts.load(Ordering::Relaxed) > 0 {
+            self.too_few.store(true, Ordering::Release);
+            self.event.set();
+        }
+    }
 }
 
 impl Events {
@@ -38,14 +59,20 @@ impl Events {
 
     /// For the calling thread.
     pub fn new() -> io::Result<Self> {
-        let (wake_event, shared) = (Arc::new(EventObject::new()?), EventObject::new()?);
+        let wake_event = Arc::new(EventObject::new()?);
+        let shared = Shared {
+            event: EventObject::new()?,
+            accepts: AtomicUsize::new(0),
+            too_few: AtomicBool::new(false),
+        };
         let receives = (0..Self::RECEIVES).map(|_| EventObject::new()).collect::<io::Result<Vec<_>>>()?;
         let mut handles = [wake_event.handle(); MOST];
-        handles[1] = shared.handle();
+        handles[1] = shared.event.handle();
         for (handle, event) in handles[OWN..].iter_mut().zip(&receives) {
             *handle = event.handle();
         }
-        Ok(Self { wake_event, shared, receives, free: (0..Self::RECEIVES).rev().collect(), handles })
+        let free = (0..Self::RECEIVES).rev().collect();
+        Ok(Self { wake_event, shared: Arc::new(shared), joined: false, receives, free, handles })
     }
 
     /// Wakes the thread that waits, from any thread.
@@ -54,11 +81,14 @@ impl Events {
         move || wake_event.set()
     }
 
-    /// Appends what has ended, and whether the wake event was set.
+    /// Appends what has ended, whether the wake event was set, and whether too few accepts are posted.
     fn collect(&self, operations: &Slab<PlacedOperation>, into: &mut VecDeque<usize>) {
         if self.wake_event.wait(Some(Duration::ZERO)) {
             self.wake_event.reset();
             into.push_back(WOKEN);
+        }
+        if self.shared.too_few.swap(false, Ordering::Acquire) {
+            into.push_back(BEHIND);
         }
         into.extend(operations.iter().filter(|(_, operation)| operation.has_ended()).map(|(place, _)| place));
         fence(Ordering::Acquire); // what the kernel wrote before it said so
@@ -66,7 +96,7 @@ impl Events {
 }
 
 impl Notifier for Events {
-    type Acceptor = Listener;
+    type Acceptor = EventAcceptor;
 
     fn attach(&self, _: BorrowedFd<'_>, _: OfQueue) -> io::Result<()> {
         Ok(()) // each operation says where it reports
@@ -74,8 +104,9 @@ impl Notifier for Events {
 
     fn prepare(&mut self, operation: &mut Operation) {
         operation.event = if operation.receives() { self.free.pop() } else { None };
-        let event = operation.event.map_or(&self.shared, |at| &self.receives[at]);
+        let event = operation.event.map_or(&self.shared.event, |at| &self.receives[at]);
         operation.overlapped.hEvent = event.handle();
+        self.shared.accepts.fetch_add(operation.accepts().into(), Ordering::Relaxed);
     }
 
     fn finished(&mut self, operation: &Operation) {
@@ -83,6 +114,7 @@ impl Notifier for Events {
             self.receives[at].reset();
             self.free.push(at);
         }
+        self.shared.accepts.fetch_sub(operation.accepts().into(), Ordering::Relaxed);
     }
 
     fn wait(
@@ -93,7 +125,7 @@ impl Notifier for Events {
         _: OfQueue,
     ) -> io::Result<()> {
         // First reset, then look: what ends after the look sets it again. (To begin an operation resets it, too.)
-        self.shared.reset();
+        self.shared.event.reset();
         self.collect(operations, into);
         if !into.is_empty() {
             return Ok(());
@@ -108,9 +140,36 @@ impl Notifier for Events {
         Ok(())
     }
 
-    fn join(&mut self, _: &Listener) {} // it has few accepts posted, and is not notified
+    fn join(&mut self, acceptor: &EventAcceptor) {
+        if !std::mem::replace(&mut self.joined, true) {
+            let shared = self.shared.clone();
+            acceptor.lookout.join(move || shared.tell());
+        }
+    }
 
-    fn listener(acceptor: &Arc<Listener>) -> Arc<Listener> {
-        acceptor.clone()
+    fn listener(acceptor: &Arc<EventAcceptor>) -> Arc<Listener> {
+        acceptor.listener.clone()
+    }
+}
+
+/// A listener whose accepts are posted by several threads, each of which has [`Events`].
+///
+/// That a connection has found no accept sets no event that threads wait for themselves: it would take the place of a
+/// connection in each, and wake those that are full.
+pub struct EventAcceptor {
+    listener: Arc<Listener>,
+    lookout: Lookout,
+}
+
+impl EventAcceptor {
+    /// Has threads told when a connection finds no accept.
+    pub fn new(listener: Arc<Listener>) -> io::Result<Self> {
+        let lookout = Lookout::new(listener.clone())?;
+        Ok(Self { listener, lookout })
+    }
+
+    /// The listening socket.
+    pub fn listener(&self) -> &Listener {
+        &self.listener
     }
 }

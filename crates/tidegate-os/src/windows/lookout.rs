@@ -2,8 +2,8 @@
 //! which Winsock tells only of such connections; posting an accept lets it tell again).
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use windows_sys::Win32::Networking::WinSock::{
@@ -15,21 +15,26 @@ use super::event::EventObject;
 use super::socket::Listener;
 use super::winsock::{check, handle};
 
+/// Whom the signal is passed on to.
+type Told = Arc<Mutex<Vec<Box<dyn Fn() + Send>>>>;
+
 /// A thread that waits for the signal. Ends when dropped.
 pub(super) struct Lookout {
     listener: Arc<Listener>,
+    told: Told,
     event: Arc<EventObject>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Lookout {
-    /// Calls `tell` whenever a connection has found no accept.
-    pub(super) fn new(listener: Arc<Listener>, tell: impl Fn() + Send + 'static) -> io::Result<Self> {
+    /// For a listening socket, which has one at most.
+    pub(super) fn new(listener: Arc<Listener>) -> io::Result<Self> {
         let (event, over) = (Arc::new(EventObject::for_one()?), Arc::new(AtomicBool::new(false)));
         select(&listener, Some(&event))?;
-        let mut lookout = Self { listener, event, over, thread: None };
+        let mut lookout = Self { listener, told: Told::default(), event, over, thread: None };
         let (listener, event, over) = (lookout.listener.clone(), lookout.event.clone(), lookout.over.clone());
+        let told = lookout.told.clone();
         let watch = move || {
             loop {
                 event.wait(None);
@@ -37,12 +42,17 @@ impl Lookout {
                     return;
                 }
                 if take_signal(&listener) {
-                    tell();
+                    told.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|tell| tell());
                 }
             }
         };
         lookout.thread = Some(std::thread::Builder::new().name("tidegate-lookout".into()).spawn(watch)?);
         Ok(lookout)
+    }
+
+    /// Calls `tell` whenever a connection has found no accept, from now on.
+    pub(super) fn join(&self, tell: impl Fn() + Send + 'static) {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(tell));
     }
 }
 

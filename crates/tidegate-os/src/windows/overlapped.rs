@@ -67,9 +67,9 @@ pub trait Notifier: Sized {
         into: &mut VecDeque<usize>,
         _: OfQueue,
     ) -> io::Result<()>;
-    /// Is notified from now on when a connection found no accept posted at a acceptor, where the system can.
+    /// Is notified from now on when a connection found no accept posted at an acceptor.
     fn join(&mut self, acceptor: &Self::Acceptor);
-    /// The listening socket behind a acceptor.
+    /// The listening socket behind an acceptor.
     fn listener(acceptor: &Arc<Self::Acceptor>) -> Arc<Listener>;
 }
 
@@ -170,6 +170,11 @@ impl Operation {
     /// Whether it is a receive.
     pub(super) fn receives(&self) -> bool {
         matches!(self.held, OperationData::Receive(_) | OperationData::Datagram(DatagramData::Receive(_)))
+    }
+
+    /// Whether it is an accept.
+    pub(super) fn accepts(&self) -> bool {
+        matches!(self.held, OperationData::Accept(_))
     }
 
     /// Whether it is a send.

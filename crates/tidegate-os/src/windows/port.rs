@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::windows::io::{AsRawSocket, AsSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use slab::Slab;
@@ -172,7 +172,8 @@ impl Notifier for CompletionPort {
 
     fn join(&mut self, acceptor: &AcceptPort) {
         if !std::mem::replace(&mut self.joined, true) {
-            acceptor.homes.lock().unwrap_or_else(PoisonError::into_inner).push(self.handle.clone());
+            let handle = self.handle.clone();
+            acceptor.lookout.join(move || handle.post(TOO_FEW));
         }
     }
 
@@ -188,10 +189,8 @@ impl Notifier for CompletionPort {
 pub struct AcceptPort {
     listener: Arc<Listener>,
     handle: Arc<PortHandle>,
-    /// The ports of the threads that post accepts: notified when there are too few.
-    homes: Arc<Mutex<Vec<Arc<PortHandle>>>>,
-    /// Goes before the listener does: fields are dropped in order, and it has a share of its own.
-    _lookout: Lookout,
+    /// Tells the ports of the threads that post accepts when there are too few.
+    lookout: Lookout,
     porter: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -211,15 +210,10 @@ impl AcceptPort {
                 ),
             )
         })?;
-        let homes: Arc<Mutex<Vec<Arc<PortHandle>>>> = Arc::default();
-        let of_lookout = homes.clone();
-        let lookout = Lookout::new(listener.clone(), move || {
-            let homes = of_lookout.lock().unwrap_or_else(PoisonError::into_inner);
-            homes.iter().for_each(|home| home.post(TOO_FEW));
-        })?;
+        let lookout = Lookout::new(listener.clone())?;
         let own = handle.clone();
         let porter = std::thread::Builder::new().name("tidegate-porter".into()).spawn(move || carry(&own))?;
-        Ok(Self { listener, handle, homes, _lookout: lookout, porter: Some(porter) })
+        Ok(Self { listener, handle, lookout, porter: Some(porter) })
     }
 
     /// The listening socket.

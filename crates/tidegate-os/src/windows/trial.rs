@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::events::Events;
+use super::events::{EventAcceptor, Events};
 use super::extension;
 use super::overlapped::{
     AcceptAt, Buffer, Closing, Done, Notifier, Outcome, OverlappedSocket, Parts, Payload, Queue, QueueSetup,
@@ -149,6 +149,18 @@ impl<N: Notifier> Bench<N> {
                 Outcome::Behind => {}
                 _ => panic!("something else than a receive"),
             }
+        }
+    }
+
+    /// A silent connection holds an accept, and others find none.
+    fn who_finds_no_accept_is_told_of(&mut self) {
+        self.queue.accept(&self.acceptor, 1, AcceptAt::FirstData);
+        let _silent = self.dial();
+        for _ in 0..3 {
+            let _far = self.dial();
+            assert!(matches!(self.next().outcome, Outcome::Behind));
+            self.queue.accept(&self.acceptor, 1, AcceptAt::Connection);
+            drop(self.accepted());
         }
     }
 
@@ -395,7 +407,22 @@ fn on_a_port(setup: &QueueSetup) -> Bench<CompletionPort> {
 }
 
 fn by_events(setup: &QueueSetup) -> Bench<Events> {
-    Bench::over(Events::new().unwrap(), listener(), setup)
+    Bench::over(Events::new().unwrap(), Arc::new(EventAcceptor::new(listener()).unwrap()), setup)
+}
+
+#[test]
+fn a_connection_that_finds_no_accept_beside_one_that_is_held_is_told_of_on_a_port() {
+    on_a_port(&setup()).who_finds_no_accept_is_told_of();
+}
+
+#[test]
+fn a_connection_that_finds_no_accept_beside_one_that_is_held_is_told_of_by_events() {
+    let mut full = by_events(&setup());
+    let mut bench = Bench::over(Events::new().unwrap(), full.acceptor.clone(), &setup());
+    Notifier::join(full.queue.notify_mut(), &full.acceptor);
+    bench.who_finds_no_accept_is_told_of();
+    full.queue.wait(Some(Duration::ZERO)).unwrap();
+    assert!(full.queue.next().is_none(), "who has no accepts is not woken");
 }
 
 #[test]

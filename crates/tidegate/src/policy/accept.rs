@@ -105,8 +105,8 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
 pub struct PostedAccepts {
     /// More are posted when fewer than this are outstanding.
     pub low: NonZeroU32,
-    /// Outstanding accepts after that; whenever all of them were used up in one batch (the server is behind) the number
-    /// is at least doubled, up to the backlog. A thread of `overlapped` has at most 62, less its connections.
+    /// Outstanding accepts after that; whenever all of them were used up in one batch, or a connection has found none
+    /// (FD_ACCEPT), the server is behind: the number is at least doubled, up to the backlog. A thread of `overlapped` has at most 62, less its connections.
     pub high: NonZeroU32,
 }
 

@@ -226,6 +226,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             Completion::StoppedSending { found: true, .. } => {}
             Completion::StoppedSending { token, found: false } => self.missed.push(token),
             Completion::Woken => self.waker.clear(),
+            Completion::Behind => self.accepts.note_behind(),
             Completion::Ignored => {}
         }
     }

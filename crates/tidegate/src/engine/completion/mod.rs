@@ -66,6 +66,8 @@ pub(super) enum Completion<P: CompletionDriver> {
     Stopped { token: Token, found: u32 },
     /// A request of [`CompletionDriver::stop_sending`] was carried out, and has found the send or not.
     StoppedSending { token: Token, found: bool },
+    /// A connection has found none of the single accepts.
+    Behind,
     /// Nothing to be done about it.
     Ignored,
 }

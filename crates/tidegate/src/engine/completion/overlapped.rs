@@ -8,25 +8,25 @@
 //! A thread waits for 64 events at most, so it has 62 connections. A server begins with a thread for each processor and
 //! starts the next one when those it has are full, up to `max_connections` as it was at the start. If `threads` is set,
 //! so many are started at once, and they are the bound. A client starts 64. Eight accepts are posted by each thread, or
-//! what `accept.posted` says, and twice as many whenever all were used up; no more than it has room for.
+//! what `accept.posted` says, and twice as many whenever all were used up or a connection has found
+//! none (FD_ACCEPT); no more than it has room for.
 //!
 //! # What it costs
 //! A thread with its stack and its buffers for each 62 connections, and a look at each of its operations after each
 //! wait.
 //!
 //! # Where it differs
-//! As in `iocp`, a connection that is held by an accept and sends nothing is dropped there. The events of a thread are
-//! made at its start.
+//! As in `iocp`, a connection that is held by an accept and sends nothing is dropped there. One thread of the server
+//! waits for FD_ACCEPT, and tells those that have accepts posted. The events of a thread are made at its start.
 
 use std::io;
 
-use tidegate_os::events::Events;
+use tidegate_os::events::{EventAcceptor, Events};
 use tidegate_os::overlapped::Queue;
-use tidegate_os::socket::Listener;
 use tidegate_os::waker::Waker;
 
 use super::operations::OverlappedNotifier;
-use super::winsock::Winsock;
+use super::winsock::{Winsock, event_acceptor};
 use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
 
 /// The model.
@@ -44,7 +44,7 @@ impl Engine for Leaf {
     }
 
     fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::completion::start::<Overlapped>(config, Self::MODEL, Ok)
+        crate::engine::completion::start::<Overlapped>(config, Self::MODEL, event_acceptor)
     }
 }
 
@@ -65,7 +65,7 @@ impl OverlappedNotifier for Events {
         waker.wake_with(self.wake_event());
     }
 
-    fn has_waiting(acceptor: &Listener) -> bool {
-        acceptor.has_waiting()
+    fn has_waiting(acceptor: &EventAcceptor) -> bool {
+        acceptor.listener().has_waiting()
     }
 }

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tidegate_os::events::EventAcceptor;
 use tidegate_os::overlapped::{AcceptAt, Closing, Done, Outcome, Parts, Payload};
 use tidegate_os::port::AcceptPort;
 use tidegate_os::socket::{Listener, More};
@@ -357,13 +358,12 @@ impl<O: Operations> Winsock<O> {
     }
 
     /// A connection came and found no accept: those that silent connections hold are freed, and there are twice as many
-    /// from now on. Single ones are the loop's, which looks at them when it is woken, as it was by this.
+    /// from now on. Single ones are the loop's.
     fn behind(&mut self) -> Completion<Self> {
         self.drop_silent();
-        if let Some(acceptor) = self.acceptor.clone() {
-            self.wanted = (2 * self.wanted).min(self.backlog).max(O::ACCEPTS).min(O::MOST_ACCEPTS);
-            self.post_endless(&acceptor);
-        }
+        let Some(acceptor) = self.acceptor.clone() else { return Completion::Behind };
+        self.wanted = (2 * self.wanted).min(self.backlog).max(O::ACCEPTS).min(O::MOST_ACCEPTS);
+        self.post_endless(&acceptor);
         Completion::Ignored
     }
 }
@@ -371,6 +371,11 @@ impl<O: Operations> Winsock<O> {
 /// The listener as accepts are posted to it, where they complete at a port.
 pub(super) fn accept_port(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
     AcceptPort::new(listener).map(Arc::new)
+}
+
+/// The listener as accepts are posted to it, where they complete by events.
+pub(super) fn event_acceptor(listener: Arc<Listener>) -> io::Result<Arc<EventAcceptor>> {
+    EventAcceptor::new(listener).map(Arc::new)
 }
 
 fn payload(pieces: Pieces) -> Payload {
@@ -415,6 +420,7 @@ mod tests {
     use std::net::TcpStream;
 
     use tidegate_os::endpoint::Endpoint;
+    use tidegate_os::events::Events;
     use tidegate_os::overlapped::Queue;
     use tidegate_os::port::CompletionPort;
     use tidegate_os::socket::ListenOptions;
@@ -430,8 +436,21 @@ mod tests {
 
     fn accepting_with(mut policy: Policy, first_data: bool) -> (Driver, Endpoint) {
         policy.accept.backlog = 200;
+        let mut port: Driver = driver(&policy, first_data);
+        assert!(port.accept_room() > policy.accept.backlog as usize, "else it never accepts without end");
+        let listener = listener();
+        let at = listener.local_addr().unwrap();
+        port.accept_all(&accept_port(listener).unwrap());
+        (port, at)
+    }
+
+    fn listener() -> Arc<Listener> {
+        Arc::new(Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(200)).unwrap())
+    }
+
+    fn driver<O: Operations>(policy: &Policy, first_data: bool) -> Winsock<O> {
         let setup = Setup {
-            policy: &policy,
+            policy,
             share: 1000,
             addresses: false,
             partners: false,
@@ -440,21 +459,25 @@ mod tests {
             transports: &Arc::new(Transports::new(None)),
             descriptors: 1000,
         };
-        let (mut port, _) = Driver::new(&setup).unwrap();
-        assert!(port.accept_room() > policy.accept.backlog as usize, "else it never accepts without end");
-        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(200)).unwrap();
-        let at = listener.local_addr().unwrap();
-        port.accept_all(&Arc::new(AcceptPort::new(Arc::new(listener)).unwrap()));
-        (port, at)
+        Winsock::new(&setup).unwrap().0
+    }
+
+    fn caller(at: &Endpoint) -> TcpStream {
+        let stream = TcpStream::connect(at.addr().unwrap()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        stream
+    }
+
+    fn has_ended(caller: &mut TcpStream) -> bool {
+        match caller.read(&mut [0]) {
+            Ok(n) => n == 0,
+            Err(e) => e.kind() != io::ErrorKind::WouldBlock,
+        }
     }
 
     /// Takes what completes, and closes what was accepted, until so many callers have noticed an end.
     fn turn_until(port: &mut Driver, callers: &mut [TcpStream], mut met: impl FnMut(usize) -> bool) {
         let start = Instant::now();
-        let has_ended = |caller: &mut TcpStream| match caller.read(&mut [0]) {
-            Ok(n) => n == 0,
-            Err(e) => e.kind() != io::ErrorKind::WouldBlock,
-        };
         loop {
             let ended = callers.iter_mut().map(has_ended).filter(|ended| *ended).count();
             if met(ended) {
@@ -471,12 +494,7 @@ mod tests {
         const CALLERS: usize = 200;
         let (mut port, at) = accepting(true);
         assert_eq!((port.posted, port.waiting), (64, 32));
-        let connect = |_| {
-            let stream = TcpStream::connect(at.addr().unwrap()).unwrap();
-            stream.set_nonblocking(true).unwrap();
-            stream
-        };
-        let mut callers: Vec<_> = (0..CALLERS).map(connect).collect();
+        let mut callers: Vec<_> = (0..CALLERS).map(|_| caller(&at)).collect();
         let mut since = Instant::now();
         port.next_look = since + Duration::from_secs(3600); // nobody looks for them by time
         let mut held = CALLERS;
@@ -490,6 +508,48 @@ mod tests {
         port.silence = Some(Duration::from_secs(1));
         port.behind();
         turn_until(&mut port, &mut callers, |ended| ended == CALLERS);
+    }
+
+    /// Single accepts, of which a silent connection holds one; who finds none has it freed, and the loop learns of it.
+    fn who_finds_none_frees_what_the_silent_hold<O: Operations>(
+        acceptor: fn(Arc<Listener>) -> io::Result<Arc<O::Acceptor>>,
+    ) {
+        let mut port: Winsock<O> = driver(&Policy::default(), true);
+        port.silence = Some(Duration::from_secs(1));
+        port.next_look = Instant::now() + Duration::from_secs(3600); // nobody looks for it by time
+        let listener = listener();
+        let at = listener.local_addr().unwrap();
+        let acceptor = acceptor(listener).unwrap();
+        (0..2).for_each(|_| port.accept_one(&acceptor));
+        assert_eq!((port.posted, port.waiting), (2, 1));
+        let (_first, mut silent) = (caller(&at), caller(&at));
+        std::thread::sleep(Duration::from_millis(2100)); // SO_CONNECT_TIME counts whole seconds
+        port.wait(Some(Duration::ZERO)).unwrap();
+        while let Some(completion) = port.next() {
+            assert!(matches!(completion, Completion::Accepted { outcome: Ok(_), .. }), "nobody is behind");
+        }
+        assert_eq!((port.posted, port.waiting), (1, 1));
+        assert!(!has_ended(&mut silent));
+        let (start, _finds_none) = (Instant::now(), caller(&at));
+        let mut behind = 0;
+        while !has_ended(&mut silent) {
+            assert!(start.elapsed() < Duration::from_secs(50), "the silent connection is held for ever");
+            port.wait(Some(Duration::from_millis(10))).unwrap();
+            while let Some(completion) = port.next() {
+                behind += usize::from(matches!(completion, Completion::Behind));
+            }
+        }
+        assert_eq!(behind, 1);
+    }
+
+    #[test]
+    fn who_finds_none_frees_what_the_silent_hold_on_a_port() {
+        who_finds_none_frees_what_the_silent_hold::<Queue<CompletionPort>>(accept_port);
+    }
+
+    #[test]
+    fn who_finds_none_frees_what_the_silent_hold_by_events() {
+        who_finds_none_frees_what_the_silent_hold::<Queue<Events>>(event_acceptor);
     }
 
     #[test]

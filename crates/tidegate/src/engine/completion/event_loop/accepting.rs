@@ -23,6 +23,8 @@ pub(super) struct OutstandingAccepts {
     /// How many single ones were last outstanding at most, and how many it should be because the server is behind.
     most: usize,
     boost: usize,
+    /// A connection has found none since they were looked at last.
+    behind: bool,
     /// All were asked to end.
     pub(super) stopping: bool,
     /// How often connections were looked for after the order to stop.
@@ -38,6 +40,15 @@ impl OutstandingAccepts {
     fn note_exhausted(&mut self) {
         if self.single == 0 {
             self.boost = self.most.saturating_mul(2);
+        }
+    }
+
+    /// A connection has found none of them, although some are left: silent connections hold those, or some were posted
+    /// since. So more are posted, twice as many as last; if none is left, that was noted.
+    pub(super) fn note_behind(&mut self) {
+        if self.single > 0 {
+            self.boost = self.boost.max(self.most.saturating_mul(2));
+            self.behind = true;
         }
     }
 }
@@ -152,7 +163,8 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         let accept = &self.loop_state.worker.policy.accept;
         // Silent connections may hold all that wait for first data.
         let all_held = self.accepts.single == self.port.accepts_waiting();
-        if self.accepts.single < low.min(room) || all_held {
+        let behind = std::mem::take(&mut self.accepts.behind);
+        if self.accepts.single < low.min(room) || all_held || behind {
             let want = high.max(self.accepts.boost).min(accept.backlog as usize).min(room);
             self.accepts.boost /= 2;
             self.accept_singly(listener, want);

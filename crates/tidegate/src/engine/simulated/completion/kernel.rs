@@ -422,7 +422,8 @@ impl SimPort {
                 let nothing = Taken { direction: Direction::Send, bytes: 0, short: false };
                 world.take(id, None, nothing);
             }
-            Completion::Accepted { .. } | Completion::Woken | Completion::Ignored => {}
+            Completion::Accepted { .. } | Completion::Woken => {}
+            Completion::Behind | Completion::Ignored => {}
             Completion::Handed { .. } | Completion::HandedOn { .. } => unreachable!("there is one thread"),
             Completion::Stopped { .. } | Completion::StoppedSending { .. } => {}
         }
