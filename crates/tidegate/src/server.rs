@@ -202,13 +202,11 @@ impl<S: Service> Server<S> {
     }
 
     /// Sets the limits.
-    #[must_use]
     pub fn policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 
     /// Selects the model; it is never replaced by another one.
-    #[must_use]
     pub fn model(self, model: Model) -> Self {
         Self { model: Some(model), ..self }
     }

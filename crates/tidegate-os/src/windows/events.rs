@@ -26,7 +26,7 @@ const OWN: usize = 2;
 /// A thread's events: one for each receive, one for everything else, one to be woken by.
 pub struct Events {
     wake_event: Arc<EventObject>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedEvent>,
     /// The acceptor has it, to tell that too few accepts are posted.
     joined: bool,
     receives: Vec<EventObject>,
@@ -36,14 +36,14 @@ pub struct Events {
 }
 
 /// The event that accepts, sends and dials of a thread share, and the signal that too few accepts are posted.
-struct Shared {
+struct SharedEvent {
     event: EventObject,
     /// Accepts that are posted.
     accepts: AtomicUsize,
     too_few: AtomicBool,
 }
 
-impl Shared {
+impl SharedEvent {
     /// Too few accepts are posted. Who has none is not woken: it is full, or it has used up all and knows.
     fn tell(&self) {
         if self.accepts.load(Ordering::Relaxed) > 0 {
@@ -60,7 +60,7 @@ impl Events {
     /// For the calling thread.
     pub fn new() -> io::Result<Self> {
         let wake_event = Arc::new(EventObject::new()?);
-        let shared = Shared {
+        let shared = SharedEvent {
             event: EventObject::new()?,
             accepts: AtomicUsize::new(0),
             too_few: AtomicBool::new(false),

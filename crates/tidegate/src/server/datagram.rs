@@ -60,13 +60,11 @@ impl<S: DatagramService, F: Fn(usize) -> S + Send + 'static> DatagramServer<F> {
     }
 
     /// Sets the limits.
-    #[must_use]
     pub fn policy(self, policy: DatagramPolicy) -> Self {
         Self { policy, ..self }
     }
 
     /// Selects the model; it is never replaced by another one.
-    #[must_use]
     pub fn model(self, model: Model) -> Self {
         Self { model: Some(model), ..self }
     }

@@ -38,7 +38,7 @@ fn a_model_that_is_not_here_is_refused_by_name_and_not_replaced() {
         let Availability::Unavailable(why) = model.availability() else { continue };
         let (service, _) = crate::kit::Echo::service();
         let server = tidegate::Server::new(service).model(model).bind("127.0.0.1:0");
-        let error = server.err().expect("refused").to_string();
+        let error = server.expect_err("refused").to_string();
         assert!(error.contains(model.name()) && error.contains(&why), "{error}");
     }
 }

@@ -59,7 +59,7 @@ fn joined_datagrams_keep_their_boundaries() {
         let joining = policy.path(Some(DatagramPath::Segments));
         let client = DatagramClient::connect(server.local_addr(), &joining);
         if !DatagramPath::Segments.availability().is_available() {
-            let why = client.err().expect("a client that joins").to_string();
+            let why = client.expect_err("a client that joins").to_string();
             return assert!(why.contains("use batched or plain"), "{why}");
         }
         let mut client = client.unwrap();

@@ -59,7 +59,7 @@ pub fn has_threads(model: Model) -> bool {
 pub fn refuses_threads(model: Model, policy: DatagramPolicy) {
     assert!(policy.threads.is_some_and(|threads| threads.get() > 1), "{policy:?}");
     let refusal = DatagramServer::new(|_| Echo).model(model).policy(policy).bind((LOCALHOST, 0));
-    let why = refusal.err().expect("several sockets on one port").to_string();
+    let why = refusal.expect_err("several sockets on one port").to_string();
     assert!(why.contains("use one thread"), "{model}: {why}");
 }
 

@@ -119,7 +119,7 @@ fn datagrams_go_to_ip_addresses() {
         let why = bind(stream).expect("refused");
         assert!(matches!(why, StartError::NotForDatagrams { .. }), "{why:?}");
         assert!(why.to_string().contains("write ADDR:PORT"), "{why}");
-        let why = DatagramClient::connect(stream, &DatagramPolicy::default()).err().expect("refused");
+        let why = DatagramClient::connect(stream, &DatagramPolicy::default()).expect_err("refused");
         assert!(matches!(why, StartError::NotForDatagrams { .. }), "{why:?}");
     }
     assert!(matches!(bind("localhost:0"), Some(StartError::Address(_))));
