@@ -211,8 +211,8 @@ impl Wine {
         let bench = ["bench", "models", "--quick", "--connections", BENCH_CONNECTIONS, "--out"];
         self.quiet("wine").arg(&program).args(bench).arg(&out).run()?;
         // What it finds says nothing of Windows either; the knobs of a loop that Linux has not are turned.
-        let tune =
-            ["tune", "--quick", "--budget", "10s", "--models", "iocp", "--connections", "8", "--caps", "10"];
+        let tune = ["tune", "--goal", "connections", "--quick", "--budget", "1h", "--models", "iocp"];
+        let tune = [&tune[..], &["-c", "3", "--caps", "3"]].concat();
         let settings = self.target.join("windows-tune.toml");
         self.quiet("wine").arg(&program).args(tune).args(["--force", "--out"]).arg(&settings).run()
     }

@@ -67,13 +67,13 @@ impl Connection {
         &self.peer
     }
 
-    /// The peer's address, if the service [asks for it](crate::AsyncService::needs_peer_addr).
+    /// The peer's address, if the service [asks for it](crate::AsyncService::peer_addr).
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.peer.addr
     }
 
-    /// The address of this end, where the service [asked for it](crate::AsyncService::needs_local_addr).
+    /// The address of this end, where the service [asked for it](crate::AsyncService::local_addr).
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.peer.local_addr

@@ -48,13 +48,13 @@ impl<F, T> AsyncService<F, T> {
 
     /// Fills in the address of [`Connection::peer`]; see [`ServiceOptions::peer_addr`] for its cost.
     #[must_use]
-    pub fn needs_peer_addr(self) -> Self {
+    pub fn peer_addr(self) -> Self {
         Self { options: self.options.peer_addr(true), ..self }
     }
 
     /// Fills the local address of [`Connection::peer`]; see [`ServiceOptions::local_addr`] for what that costs.
     #[must_use]
-    pub fn needs_local_addr(self) -> Self {
+    pub fn local_addr(self) -> Self {
         Self { options: self.options.local_addr(true), ..self }
     }
 

@@ -28,13 +28,27 @@ impl CpuTime {
         Self { pid, members, before_s }
     }
 
+    /// From now on, of the same processes, which need not be looked for again.
+    pub(crate) fn restart(&mut self) {
+        self.before_s = self.members.iter().copied().map(spent_s).sum();
+    }
+
     /// Until now, in seconds.
     #[must_use]
     pub fn used_s(&self) -> f64 {
-        // Those that are known are looked at first: to look for others takes a while, in which they go on.
-        let known: f64 = self.members.iter().copied().map(spent_s).sum();
+        let known_s = self.known_s(); // first: to look for others takes a while, in which these go on
+        known_s + self.new_s()
+    }
+
+    /// The same of the processes that were there at the beginning.
+    pub(crate) fn known_s(&self) -> f64 {
+        (self.members.iter().copied().map(spent_s).sum::<f64>() - self.before_s).max(0.0)
+    }
+
+    /// The same of those that have been started since.
+    pub(crate) fn new_s(&self) -> f64 {
         let new = members(self.pid).into_iter().filter(|member| !self.members.contains(member));
-        (known + new.map(spent_s).sum::<f64>() - self.before_s).max(0.0)
+        new.map(spent_s).sum()
     }
 }
 

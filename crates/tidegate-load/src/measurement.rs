@@ -38,9 +38,10 @@ type Shares = (Option<Share>, Option<Share>);
 
 impl Measurement {
     pub(crate) fn open(server_pid: Option<u32>) -> Self {
+        let mut server_time = server_pid.map(CpuTime::of); // looks at all processes, which takes a while
         let samples = (sample(None), server_pid.map(|pid| sample(Some(pid))));
         let cpu_s = processor_time_s();
-        let server_time = server_pid.map(CpuTime::of);
+        server_time.iter_mut().for_each(CpuTime::restart);
         let begun = Instant::now();
         Self {
             begun,
@@ -84,7 +85,9 @@ impl Measurement {
     pub(crate) fn close(&mut self, run_state: &RunState, end: WindowEnd) {
         let now = Instant::now();
         run_state.set_stage(Stage::Draining);
-        self.server_cpu_s = self.server_time.as_ref().map(CpuTime::used_s);
+        let known_s = self.server_time.as_ref().map(CpuTime::known_s);
+        let samples = (sample(None), run_state.plan.server_pid.map(|pid| sample(Some(pid))));
+        let cpu_s = processor_time_s();
         if let Some(pacer) = run_state.pacer.as_ref().filter(|_| end == WindowEnd::Early) {
             pacer.cut(now);
         }
@@ -102,11 +105,12 @@ impl Measurement {
             };
         }
         let passed = now.saturating_duration_since(self.begun);
-        self.generator = self.samples.0.until(&sample(None), passed);
-        if let (Some(before), Some(pid)) = (&self.samples.1, run_state.plan.server_pid) {
-            self.server = before.until(&sample(Some(pid)), passed);
+        self.generator = self.samples.0.until(&samples.0, passed);
+        if let (Some(before), Some(after)) = (&self.samples.1, &samples.1) {
+            self.server = before.until(after, passed);
         }
-        let cpu_s = processor_time_s();
+        self.server_cpu_s =
+            known_s.zip(self.server_time.as_ref()).map(|(known_s, time)| known_s + time.new_s());
         self.cpu_s = (cpu_s.0 - self.cpu_s.0, cpu_s.1 - self.cpu_s.1);
     }
 }

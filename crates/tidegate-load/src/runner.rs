@@ -167,9 +167,10 @@ impl Presence {
         let is_settled = stats.attempted == run_state.dials() && stats.attempted == ended;
         let plan = &run_state.plan;
         // On a schedule with a connection for each request there is none between two of them. One that has sent all
-        // its messages may be closed before the next one is dialled.
+        // its messages may be closed before the next one is dialled. When all requests are begun, none is needed.
         let is_between = run_state.pacer.is_some() && plan.connection_per_request()
-            || self.is_opening && plan.messages_each.is_some();
+            || self.is_opening && plan.messages_each.is_some()
+            || run_state.is_spent();
         let is_refused = stats.dial_failed > self.failed;
         let is_gone = stats.attempted > 0 && stats.open() == 0 && (is_refused || (is_settled && !is_between));
         if !is_gone || stats.accepted != self.accepted {
@@ -447,11 +448,6 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
     fn measure(&mut self, window: &mut Measurement, recorder: &mut Recorder) {
         let mut progress = (0, Instant::now());
         loop {
-            if self.is_deserted() {
-                // What it was sent, or its refusals, are in the report.
-                self.server_gone_after = Some(window.begun.elapsed());
-                return;
-            }
             let part = match self.run_state.plan.amount {
                 Amount::Time(time) => {
                     let time = self.run_state.plan.window_time(time, window.begun);
@@ -495,6 +491,11 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
                 (self.observer)(RunEvent::Second { second: &second, latency_us: recorder.last(), status });
             }
             if part >= 1.0 || self.run_state.is_interrupted() {
+                return;
+            }
+            if self.is_deserted() {
+                // What it was sent, or its refusals, are in the report.
+                self.server_gone_after = Some(window.begun.elapsed());
                 return;
             }
             if self.is_time_to_tell() {

@@ -8,6 +8,9 @@ use std::time::Duration;
 /// The pause after a packet could not be taken or passed on.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How often what is left at the end is tried once more.
+const LAST_TRIES: u32 = 100;
+
 /// Passes packets on until `take` breaks. `take` appends what is there, or comes within the timeout; `pass_on` returns
 /// whether it was taken. What was not is kept, and tried again: nobody else has it.
 pub(crate) fn carry<P>(
@@ -23,8 +26,15 @@ pub(crate) fn carry<P>(
         });
         held.retain(|packet| !pass_on(packet));
         if taken.is_break() {
+            break;
+        }
+    }
+    for _ in 0..LAST_TRIES {
+        if held.is_empty() {
             return;
         }
+        sleep(PAUSE);
+        held.retain(|packet| !pass_on(packet));
     }
 }
 

@@ -228,6 +228,14 @@ impl<S: Service> Service for WithoutDates<S> {
     fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal> {
         Ok(Undated(self.0.open(peer)?, tidegate::LayerBuffer::default()))
     }
+
+    fn options(&self) -> tidegate::ServiceOptions {
+        self.0.options()
+    }
+
+    fn dial_failed(&self, dial: &tidegate::Dial, error: &std::io::Error) {
+        self.0.dial_failed(dial, error);
+    }
 }
 
 impl<S: Session> Undated<S> {

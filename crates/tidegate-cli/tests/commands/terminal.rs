@@ -11,13 +11,13 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 /// What a command prints on a terminal of so many columns, and its exit code.
 fn on_terminal(columns: u16, args: &[&str]) -> (String, Option<i32>) {
-    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&terminal).unwrap();
     unlockpt(&terminal).unwrap();
     let size = Winsize { ws_row: 40, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&terminal, size).unwrap();
     let name = ptsname(&terminal, Vec::new()).unwrap();
-    let end = open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    let end = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let reader = thread::spawn(move || {
         let (mut terminal, mut shown, mut buffer) = (File::from(terminal), Vec::new(), [0; 4096]);
         // Linux ends it with an error when nobody has the other end open any more (EIO).

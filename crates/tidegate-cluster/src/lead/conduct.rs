@@ -150,6 +150,9 @@ impl Lead<'_> {
             (self.observer)(RunEvent::Connected { attempted, connected });
         }
         self.start().await;
+        // The start is announced ahead, and a warm-up comes before the window.
+        let window = self.began.map(|began| began + self.plan.warm_up);
+        self.watch_until(window, |lead| lead.members.iter().all(Participant::is_over)).await;
         (self.observer)(RunEvent::Measuring);
         self.watch(|lead| lead.members.iter().all(Participant::is_over)).await;
         self.tell_seconds();

@@ -110,12 +110,19 @@ pub struct ResultTable {
     pub notes: Vec<String>,
 }
 
+fn about_the_probe(remark: String) -> String {
+    format!("{remark}; the probe beside them ran on the server's host")
+}
+
 /// Measures all rows; the models alternate at each size. `progress` is called before each row.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
     let generator = Generator::new(bench, settings.agents.as_ref());
-    let mut table =
-        ResultTable { left_out, notes: generator.remark().into_iter().collect(), ..ResultTable::default() };
+    let mut table = ResultTable {
+        left_out,
+        notes: generator.remark().map(about_the_probe).into_iter().collect(),
+        ..ResultTable::default()
+    };
     for &asked in &settings.sizes {
         for &model in &models {
             let plan = sizing::size(MachineLimits::here(), model, generator.source(), asked);

@@ -92,10 +92,7 @@ impl<'a> Generator<'a> {
     /// What a reader has to know of figures that agents had a part in.
     pub(super) fn remark(&self) -> Option<String> {
         let agents = self.agents?;
-        Some(format!(
-            "{} agents carried the connections; the probe beside them ran on the server's host",
-            agents.count
-        ))
+        Some(format!("{} agents carried the connections", agents.count))
     }
 }
 

@@ -220,11 +220,8 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             progress(&format!("{model}, {} connections, {}{size}", sizing.connections, load.pace));
             let measured = |share: &CpuShare| measure(generator, *model, load, sizing, share);
             match load.pace {
-                ClientPace::Unlimited | ClientPace::Outstanding { .. } => {
-                    share.fitted(|take: &Take| &take.round, measured)
-                }
-                // Neither side is to be the limit.
-                ClientPace::Limited { .. } => measured(&share),
+                ClientPace::Unlimited => share.fitted(|take: &Take| &take.round, measured),
+                ClientPace::Outstanding { .. } | ClientPace::Limited { .. } => measured(&share),
             }
         });
         let rows = subjects.iter().zip(takes);

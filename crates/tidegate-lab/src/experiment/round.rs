@@ -274,7 +274,10 @@ fn carried(
     }
     let used = match seen_here {
         Some(used) => used?,
-        None => report.server_cpu_s.unwrap_or_default(),
+        None => report.server_cpu_s.ok_or_else(|| LabError::Process {
+            what: name,
+            why: "did not say what the server used".into(),
+        })?,
     };
     Ok((report, used))
 }

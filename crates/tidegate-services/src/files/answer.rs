@@ -111,7 +111,8 @@ pub(super) fn answer(
     let plain = !asked.conditional && asked.range.is_none() && !form.head_only;
     if plain && form.connection == Persistence::Persists {
         let picked = pick(document, asked);
-        if let Some((second, whole)) = &document.variants.get(picked)?.whole
+        if let Some((second, whole)) =
+            document.variants.get(picked).and_then(|variant| variant.whole.as_ref())
             && *second == clock.second
         {
             out.share(whole.clone());
@@ -128,7 +129,7 @@ pub(super) fn answer(
 
 /// A complete response, if its content is in memory. That has only one copy of it.
 fn whole(document: &mut Document, picked: usize, date: &str) -> Option<Bytes> {
-    let variant = &document.variants[picked];
+    let variant = document.variants.get(picked)?;
     let Content::Memory(body) = &variant.content else { return None };
     let reply = Representation { document, variant }.reply(Asked::default());
     let mut whole = reply.head(date, Persistence::Persists).into_bytes();

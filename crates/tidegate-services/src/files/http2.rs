@@ -77,8 +77,9 @@ impl Http2Files {
                 Err(OffloadFailed) => return FileResponse::refusal(&FileAccess::not_queued()),
             },
         };
-        let responded =
-            self.access.respond(&resource, found, now, |document, _| FileResponse::document(document, asked));
+        let responded = self
+            .access
+            .respond(&resource, found, Instant::now(), |document, _| FileResponse::document(document, asked));
         responded.unwrap_or_else(|reply| reply)
     }
 

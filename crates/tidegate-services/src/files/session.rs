@@ -1,7 +1,7 @@
 //! Handles the requests of one connection.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -30,6 +30,11 @@ pub(super) struct SharedFiles {
 }
 
 impl SharedFiles {
+    /// Whether so many connections are too many.
+    fn is_busy_with(&self, open: usize) -> bool {
+        self.store.options.limits.busy_above.is_some_and(|most| open > most)
+    }
+
     fn cache(&self, cache: usize) -> MutexGuard<'_, DocumentCache> {
         self.caches[cache].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -47,22 +52,27 @@ impl SharedFiles {
 pub(super) struct FileAccess {
     shared: Arc<SharedFiles>,
     cache: usize,
-    /// The limit of connections was reached when it was accepted.
-    busy: bool,
+    /// The limit of connections was reached when it was accepted, and has been since.
+    busy: AtomicBool,
 }
 
 impl FileAccess {
     pub(super) fn new(shared: Arc<SharedFiles>, thread: usize) -> Self {
         let open = shared.open.fetch_add(1, Relaxed) + 1;
-        let busy = shared.store.options.limits.busy_above.is_some_and(|most| open > most);
+        let busy = AtomicBool::new(shared.is_busy_with(open));
         let cache = thread % shared.caches.len().max(1);
         Self { shared, cache, busy }
     }
 
-    /// The response to every request of a connection too many.
+    /// The response to the requests of a connection too many, until others have left.
     pub(super) fn refusal(&self) -> Option<RequestError> {
+        if !self.busy.load(Relaxed) {
+            return None;
+        }
+        let busy = self.shared.is_busy_with(self.shared.open.load(Relaxed));
+        self.busy.store(busy, Relaxed);
         let why = "the server is busy; retry later";
-        self.busy.then(|| RequestError { status: Status::Unavailable, why: why.into() })
+        busy.then(|| RequestError { status: Status::Unavailable, why: why.into() })
     }
 
     pub(super) fn cache(&self) -> MutexGuard<'_, DocumentCache> {

@@ -217,6 +217,19 @@ fn a_server_that_goes_away_ends_the_load_and_the_verdict_says_so() {
     }
 }
 
+/// The first connection sends all requests before the second one is dialled, and closes: nobody is missing.
+#[test]
+fn a_load_that_has_all_its_answers_before_its_ramp_is_over_has_found_its_server() {
+    let server = Server::start("http", "epoll");
+    for more in [&["--no-keepalive"][..], &[]] {
+        let fixed = ["http", &server.url, "-c", "3", "-n", "20", "--ramp-connections", "3s", "--json", "-"];
+        let output = load(&[&fixed[..], more].concat());
+        let report = report(&output);
+        assert_eq!((output.status.code(), report.requests, report.failed), (Some(0), 20, 0), "{output:?}");
+        assert_eq!(report.server_gone_after_s, None, "{more:?}");
+    }
+}
+
 #[test]
 fn the_summary_shows_statuses_and_how_latency_is_distributed() {
     let server = Server::start("http", "epoll");

@@ -24,9 +24,17 @@ const EARLY_S: f64 = 5.0;
 impl Lead<'_> {
     /// Listens until it is enough.
     pub(super) async fn watch(&mut self, enough: impl Fn(&Self) -> bool) {
-        let is_over = |lead: &Self| lead.unshared.is_empty() && enough(lead);
+        self.watch_until(None, enough).await;
+    }
+
+    /// The same, but not longer than to this moment.
+    pub(super) async fn watch_until(&mut self, end: Option<Instant>, enough: impl Fn(&Self) -> bool) {
+        let is_over = |lead: &Self| {
+            lead.unshared.is_empty() && (enough(lead) || end.is_some_and(|end| Instant::now() >= end))
+        };
         while !is_over(self) {
-            let until = Instant::now() + LOOK;
+            let look = Instant::now() + LOOK;
+            let until = end.map_or(look, |end| look.min(end));
             while let Ok(Some(message)) = tokio::time::timeout_at(until.into(), self.events.next()).await {
                 match wire::of_an_agent::<AgentEvent>(&message.payload) {
                     Ok(event) => self.hear(event).await,

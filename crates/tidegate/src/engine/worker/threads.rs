@@ -2,9 +2,9 @@
 //! or none.
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate_os::thread::Headroom;
 
@@ -20,11 +20,26 @@ pub(in crate::engine) const LEAST_RESERVE: usize = 1 << 20;
 /// How long a loop rests that cannot wait.
 const FAILED_WAIT_PAUSE: Duration = Duration::from_millis(10);
 
+/// The least time between two lines about loops that cannot wait, of all threads: there may be hundreds.
+const FAILED_WAIT_LOG: Duration = Duration::from_secs(1);
+
 /// Logs that a loop cannot wait, and rests. Only a broken poller or set of descriptors gets here: the loop goes on slowly
 /// rather than spin or give up.
 pub(in crate::engine) fn rest_after_failed_wait(what: &str, e: &io::Error) {
-    tracing::error!(error = %e, "waiting for {what} failed");
+    static LOGGED: Mutex<Option<Instant>> = Mutex::new(None);
+    if is_due(&mut LOGGED.lock().unwrap_or_else(PoisonError::into_inner), Instant::now()) {
+        tracing::error!(error = %e, "waiting for {what} failed");
+    }
     std::thread::sleep(FAILED_WAIT_PAUSE);
+}
+
+/// Whether the last line is old enough for another one, which then is the last.
+fn is_due(logged: &mut Option<Instant>, now: Instant) -> bool {
+    let due = logged.is_none_or(|last| now.saturating_duration_since(last) >= FAILED_WAIT_LOG);
+    if due {
+        *logged = Some(now);
+    }
+    due
 }
 
 /// Starts a thread that can be joined.

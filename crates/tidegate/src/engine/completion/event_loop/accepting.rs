@@ -43,11 +43,20 @@ impl OutstandingAccepts {
         }
     }
 
+    /// How many single ones are to be outstanding: `high`, or more while the server is behind. Then it is one more than
+    /// now at least: that a connection has found none is said again only after another one was posted.
+    fn wanted(&mut self, high: usize) -> usize {
+        let least = if std::mem::take(&mut self.behind) { self.single + 1 } else { 0 };
+        let wanted = high.max(self.boost).max(least);
+        self.boost /= 2;
+        wanted
+    }
+
     /// A connection has found none of them, although some are left: silent connections hold those, or some were posted
     /// since. So more are posted, twice as many as last; if none is left, that was noted.
     pub(super) fn note_behind(&mut self) {
         if self.single > 0 {
-            self.boost = self.boost.max(self.most.saturating_mul(2));
+            self.boost = self.boost.max(self.most.max(self.single).saturating_mul(2));
             self.behind = true;
         }
     }
@@ -163,10 +172,8 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         let accept = &self.loop_state.worker.policy.accept;
         // Silent connections may hold all that wait for first data.
         let all_held = self.accepts.single == self.port.accepts_waiting();
-        let behind = std::mem::take(&mut self.accepts.behind);
-        if self.accepts.single < low.min(room) || all_held || behind {
-            let want = high.max(self.accepts.boost).min(accept.backlog as usize).min(room);
-            self.accepts.boost /= 2;
+        if self.accepts.single < low.min(room) || all_held || self.accepts.behind {
+            let want = self.accepts.wanted(high).min(accept.backlog as usize).min(room);
             self.accept_singly(listener, want);
         }
     }
@@ -254,5 +261,22 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         let token = self.table.insert(entry);
         self.dispatch(token, Event::Opened);
         self.catch_up(token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_finds_none_has_another_one_posted_whatever_was_posted_before() {
+        // A burst of silent connections has raised the number to 16, which they hold; it has since come down to 8.
+        let mut accepts = OutstandingAccepts { single: 16, most: 8, ..OutstandingAccepts::default() };
+        assert_eq!(accepts.wanted(8), 8, "nobody waits");
+        accepts.note_behind();
+        assert_eq!((accepts.wanted(8), accepts.behind), (32, false));
+        // Also where the boost is used up: the mark alone would post none, and nobody would be told again.
+        (accepts.behind, accepts.boost) = (true, 0);
+        assert_eq!(accepts.wanted(8), 17);
     }
 }
