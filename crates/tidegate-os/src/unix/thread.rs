@@ -230,9 +230,9 @@ mod tests {
 
     #[test]
     fn a_thread_runs_and_its_panic_stays_with_it() {
-        let (tell, told) = mpsc::channel();
-        let last = tell.clone();
-        start("first", 128 * 1024, move || tell.send("ran").unwrap()).unwrap();
+        let (sender, told) = mpsc::channel();
+        let last = sender.clone();
+        start("first", 128 * 1024, move || sender.send("ran").unwrap()).unwrap();
         assert_eq!(told.recv_timeout(DEADLINE), Ok("ran"));
         start("second", 512 * 1024, move || {
             let _last = last; // dropped when it unwinds

@@ -12,7 +12,7 @@ use windows_sys::Win32::System::Threading::WaitForMultipleObjects;
 use super::descriptor::{BorrowedFd, RawFd};
 use super::event::EventObject;
 pub use super::network::News;
-use super::network::{OF_CONNECTION, OF_LISTENER, settled_before, take_news, tell_by_event};
+use super::network::{OF_CONNECTION, OF_LISTENER, settled_before, signal_by_event, take_news};
 use super::poll::Readiness;
 use super::socket::Listener;
 use super::winsock::milliseconds;
@@ -126,7 +126,7 @@ impl EventSet {
     /// Adds a listener and returns its position. Of several sets with the same one, a connection wakes one.
     pub fn push_listener(&mut self, listener: &Arc<Listener>) -> io::Result<usize> {
         let event = listener.arrival()?;
-        tell_by_event(listener.as_socket(), &event, OF_LISTENER)?;
+        signal_by_event(listener.as_socket(), &event, OF_LISTENER)?;
         let handle = event.handle();
         Ok(self.put(
             EventOwner::Listener { listener: listener.clone(), event, tells: ListenerTells::default() },
@@ -146,7 +146,7 @@ impl EventSet {
             ));
         }
         let event = self.free.pop().map_or_else(EventObject::new, Ok)?;
-        tell_by_event(socket, &event, OF_CONNECTION)?;
+        signal_by_event(socket, &event, OF_CONNECTION)?;
         let before = settled_before(socket, wanted);
         if before.is_any() {
             event.set();
@@ -162,7 +162,7 @@ impl EventSet {
             EventOwner::Waker => {}
             // Who is woken for a connection and does not take it passes it on.
             EventOwner::Listener { listener, event, .. } => {
-                let _ = tell_by_event(listener.as_socket(), &event, OF_LISTENER);
+                let _ = signal_by_event(listener.as_socket(), &event, OF_LISTENER);
             }
             EventOwner::Socket { event, .. } => {
                 event.reset();
@@ -173,7 +173,7 @@ impl EventSet {
 
     /// Waits, and appends who has news, by position. None after the timeout.
     pub fn wait(&mut self, timeout: Option<Duration>, into: &mut Vec<(usize, News)>) -> io::Result<()> {
-        let pause = self.tell_again()?;
+        let pause = self.report_again()?;
         let (mut from, mut limit) = (0, milliseconds([timeout, pause].into_iter().flatten().min()));
         while let Some(at) = self.next_set(from, limit)? {
             let news = self.news(at)?;
@@ -187,12 +187,12 @@ impl EventSet {
 
     /// Has the listener reported again, level-triggered: connections that were left, or that arrived meanwhile. If that
     /// has to wait, how long.
-    fn tell_again(&mut self) -> io::Result<Option<Duration>> {
+    fn report_again(&mut self) -> io::Result<Option<Duration>> {
         let mut pause = None;
         for owner in &mut self.owners {
             if let EventOwner::Listener { listener, event, tells } = owner {
                 match tells.look(listener.accepted()) {
-                    Ok(()) => tell_by_event(listener.as_socket(), event, OF_LISTENER)?,
+                    Ok(()) => signal_by_event(listener.as_socket(), event, OF_LISTENER)?,
                     Err(left) => pause = left,
                 }
             }

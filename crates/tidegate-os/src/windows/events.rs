@@ -45,7 +45,7 @@ struct SharedEvent {
 
 impl SharedEvent {
     /// Too few accepts are posted. Who has none is not woken: it is full, or it has used up all and knows.
-    fn tell(&self) {
+    fn notify(&self) {
         if self.accepts.load(Ordering::Relaxed) > 0 {
             self.too_few.store(true, Ordering::Release);
             self.event.set();
@@ -143,7 +143,7 @@ impl Notifier for Events {
     fn join(&mut self, acceptor: &EventAcceptor) {
         if !std::mem::replace(&mut self.joined, true) {
             let shared = self.shared.clone();
-            acceptor.lookout.join(move || shared.tell());
+            acceptor.lookout.join(move || shared.notify());
         }
     }
 

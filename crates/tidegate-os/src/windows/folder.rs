@@ -45,10 +45,10 @@ impl Folder {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         // Without the flag a folder is refused as if it were forbidden (`CreateFileW`, *Directories*).
-        OpenOptions::new().read(true).custom_flags(FILE_FLAG_BACKUP_SEMANTICS).open(self.inside(name)?)
+        OpenOptions::new().read(true).custom_flags(FILE_FLAG_BACKUP_SEMANTICS).open(self.path_of(name)?)
     }
 
-    fn inside(&self, name: &str) -> io::Result<PathBuf> {
+    fn path_of(&self, name: &str) -> io::Result<PathBuf> {
         // Streams (`file:stream`), devices (`NUL`, `COM1.txt`), and names that the system shortens.
         let is_odd = |part: &str| {
             let stem = part.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
@@ -80,7 +80,7 @@ impl Folder {
     /// What the system says; [`io::ErrorKind::FileTooLarge`] if there is more.
     pub fn list(&self, name: &str, most: usize) -> io::Result<Vec<Listed>> {
         let mut listed = Vec::new();
-        for entry in std::fs::read_dir(self.inside(name)?)? {
+        for entry in std::fs::read_dir(self.path_of(name)?)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
             if listed.len() == most {

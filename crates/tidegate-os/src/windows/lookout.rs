@@ -42,7 +42,7 @@ impl Lookout {
                     return;
                 }
                 if take_signal(&listener) {
-                    told.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|tell| tell());
+                    told.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|notify| notify());
                 }
             }
         };
@@ -51,8 +51,8 @@ impl Lookout {
     }
 
     /// Calls `tell` whenever a connection has found no accept, from now on.
-    pub(super) fn join(&self, tell: impl Fn() + Send + 'static) {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(tell));
+    pub(super) fn join(&self, notify: impl Fn() + Send + 'static) {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(notify));
     }
 }
 

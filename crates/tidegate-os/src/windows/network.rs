@@ -49,7 +49,7 @@ impl News {
 
 /// Has `event` set whenever one of `kinds` is news of a socket; what is so already counts. Forgets what was set up
 /// before.
-pub(super) fn tell_by_event(socket: BorrowedFd<'_>, event: &EventObject, kinds: u32) -> io::Result<()> {
+pub(super) fn signal_by_event(socket: BorrowedFd<'_>, event: &EventObject, kinds: u32) -> io::Result<()> {
     // SAFETY: the socket and the event are open for the call, and Winsock keeps its own reference to the event.
     check(unsafe { WSAEventSelect(handle(socket.as_raw_socket()), event.handle() as isize, kinds as i32) })
 }
@@ -57,7 +57,7 @@ pub(super) fn tell_by_event(socket: BorrowedFd<'_>, event: &EventObject, kinds: 
 /// The news of the socket with this handle; resets the event.
 ///
 /// # Safety
-/// The handle is that of the socket that the event was set up for ([`tell_by_event`]), or of none. A socket that has
+/// The handle is that of the socket that the event was set up for ([`signal_by_event`]), or of none. A socket that has
 /// its number by now would lose its news to an event that is not its own.
 pub(super) unsafe fn take_news(socket: RawFd, event: &EventObject) -> io::Result<News> {
     let mut news = WSANETWORKEVENTS::default();

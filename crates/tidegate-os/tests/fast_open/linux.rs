@@ -17,12 +17,12 @@ pub fn main() -> ExitCode {
             fast_open();
             return Ok(Completion::Completed);
         }
-        if !inside("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        if !in_namespace("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
             return Ok(Completion::ignored_with(
                 "needs a network namespace with TCP Fast Open (unshare, ip)",
             ));
         }
-        let ended = inside(&format!("exec \"$0\" --exact {NAME} --nocapture")).status()?;
+        let ended = in_namespace(&format!("exec \"$0\" --exact {NAME} --nocapture")).status()?;
         assert!(ended.success(), "{ended}");
         Ok(Completion::Completed)
     });
@@ -30,7 +30,7 @@ pub fn main() -> ExitCode {
 }
 
 /// A command in such a namespace; its `$0` is this program.
-fn inside(then: &str) -> Command {
+fn in_namespace(then: &str) -> Command {
     let turn_on = "ip link set lo up && echo 3 > /proc/sys/net/ipv4/tcp_fastopen";
     let mut command = Command::new("unshare");
     command.args(["-rn", "sh", "-c", &format!("{turn_on} && {then}")]);

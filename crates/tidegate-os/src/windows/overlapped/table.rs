@@ -142,7 +142,7 @@ impl<N: Notifier> OperationTable<N> {
 }
 
 /// How long a queue that goes waits for what it has in flight.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits for what a queue that goes has in flight, and was told to end; whether all of it has come back. `step` waits
 /// for so long and takes what has ended.
@@ -153,7 +153,7 @@ pub(super) fn end_all<Q, N: Notifier>(
     table: fn(&mut Q) -> &mut OperationTable<N>,
     step: fn(&mut Q, Duration) -> io::Result<()>,
 ) -> bool {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !table(queue).operations.is_empty() && Instant::now() < deadline {
         if step(queue, Duration::from_millis(100)).is_err() {
             break;
