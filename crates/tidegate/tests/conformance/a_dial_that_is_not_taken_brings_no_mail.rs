@@ -59,7 +59,7 @@ impl Session for Dialling {
         out.write(input);
         if input == b"dial" {
             for _ in 0..DIALS {
-                match out.dial(self.to, kit::patience(), Nothing) {
+                match out.dial(self.to, kit::timeout(), Nothing) {
                     Ok(()) => self.count.taken.fetch_add(1, SeqCst),
                     Err(MailboxError::Full) => self.count.refused.fetch_add(1, SeqCst),
                     Err(e) => panic!("{e}"),

@@ -25,8 +25,8 @@ impl Session for Listener {
 }
 
 fn case(model: Model) {
-    let patience = Duration::from_secs(45);
-    let mut policy = kit::policy(model).drain_timeout(patience);
+    let timeout = Duration::from_secs(45);
+    let mut policy = kit::policy(model).drain_timeout(timeout);
     policy.accept.defer = None; // silent connections are to be the server's own
     let server = kit::serve(model, policy, kit::sessions(|| Listener));
     let silent: Vec<_> = (0..10).map(|_| kit::connect(server.local_addr())).collect();
@@ -41,7 +41,7 @@ fn case(model: Model) {
     let start = Instant::now();
     server.stop();
     let stats = server.join();
-    assert!(start.elapsed() < patience, "the silent held up the stop");
+    assert!(start.elapsed() < timeout, "the silent held up the stop");
     kit::check(&stats);
     assert_eq!(stats.closed_by(CloseReason::Finished), 21);
     for mut stream in silent.into_iter().chain(spoken).chain([ended]) {

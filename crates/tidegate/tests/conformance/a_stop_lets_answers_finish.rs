@@ -44,7 +44,7 @@ fn case(model: Model) {
     assert!((CALLERS..=CALLERS + 1).contains(&accepted), "{accepted}");
     assert_eq!(witness.closings(), vec![CloseReason::Finished; accepted]);
     if let Ok(mut late) = late {
-        late.set_read_timeout(Some(kit::patience())).expect("timeout");
+        late.set_read_timeout(Some(kit::timeout())).expect("timeout");
         let _ = late.write_all(b"go");
         let heard = kit::hear_some(&mut late, &mut [0; 100]);
         assert!(

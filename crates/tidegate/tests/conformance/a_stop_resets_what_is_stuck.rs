@@ -10,12 +10,12 @@ use crate::kit::{self, Ending, Producer, Tape};
 
 on_every_model!(case);
 
-const PATIENCE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 
 fn case(model: Model) {
     let tape = Tape::new(6);
     let (service, witness) = Producer::service(&tape, 64 << 20);
-    let policy = kit::policy(model).drain_timeout(PATIENCE);
+    let policy = kit::policy(model).drain_timeout(TIMEOUT);
     let high = policy.outbox.high;
     let server = kit::serve(model, policy, service);
     let mut stuck: Vec<_> = (0..3).map(|_| kit::connect_narrow(server.local_addr())).collect();
@@ -27,7 +27,7 @@ fn case(model: Model) {
     let start = Instant::now();
     server.stop();
     let stats = server.join();
-    assert!(start.elapsed() >= PATIENCE, "it had {PATIENCE:?} to finish, not {:?}", start.elapsed());
+    assert!(start.elapsed() >= TIMEOUT, "it had {TIMEOUT:?} to finish, not {:?}", start.elapsed());
     kit::check(&stats);
     assert_eq!(stats.closed_by(CloseReason::Stopped), 3);
     assert_eq!(witness.closings(), [CloseReason::Stopped; 3]);

@@ -171,8 +171,8 @@ fn upstream() -> (SocketAddr, Receiver<TcpStream>) {
     let (comes, come) = mpsc::channel();
     std::thread::spawn(move || {
         while let Ok((stream, _)) = listener.accept() {
-            stream.set_read_timeout(Some(kit::patience())).expect("read timeout");
-            stream.set_write_timeout(Some(kit::patience())).expect("write timeout");
+            stream.set_read_timeout(Some(kit::timeout())).expect("read timeout");
+            stream.set_write_timeout(Some(kit::timeout())).expect("write timeout");
             if comes.send(stream).is_err() {
                 return;
             }
@@ -194,7 +194,7 @@ fn linked_by(
 ) -> (tidegate::Running, TcpStream, TcpStream) {
     let server = kit::serve(model, kit::policy(model), relay);
     let mut near = kit::connect(server.local_addr().clone());
-    let mut far = come.recv_timeout(kit::patience()).expect("the server dials");
+    let mut far = come.recv_timeout(kit::timeout()).expect("the server dials");
     // Both are open, and each knows of the other.
     near.write_all(b"?").expect("send");
     assert_eq!(kit::hear(&mut far, 1), b"?");

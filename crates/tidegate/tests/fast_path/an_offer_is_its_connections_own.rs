@@ -30,7 +30,7 @@ const RING: usize = 16 * 1024;
 /// How long closing a socket of [`lingering`] waits: longer than any case may take.
 const LINGERS: Duration = Duration::from_secs(600);
 /// The most that an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) fn trials() -> Vec<Trial> {
     if std::env::var_os(ROLE).is_some() {
@@ -106,7 +106,7 @@ fn accept_one(listener: &UnixListener) -> UnixStream {
 fn is_served(socket: Socket, to: SocketAddr) {
     socket.connect(&to.into()).expect("connect");
     let mut plain = TcpStream::from(socket);
-    plain.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    plain.set_read_timeout(Some(TIMEOUT)).expect("timeout");
     plain.write_all(b"mine").expect("send");
     let mut answer = [0; 4];
     plain.read_exact(&mut answer).expect("an answer");
@@ -197,7 +197,7 @@ fn an_offer_ends_with_its_process() {
             })
             .collect();
         for mut here in kept {
-            here.set_read_timeout(Some(PATIENCE)).expect("timeout");
+            here.set_read_timeout(Some(TIMEOUT)).expect("timeout");
             assert_eq!(here.read(&mut [0; 1]).expect("nobody holds the other end"), 0);
         }
         kit::finish(server);

@@ -23,7 +23,7 @@ pub const MODELS: [Model; 6] = kit::FAST;
 /// One I/O thread, unless threads belong to connections, and the fast path with small rings.
 pub fn policy(model: Model, wait: Wait) -> Policy {
     let threads = if model == Model::Pool { None } else { NonZeroUsize::new(1) };
-    let fast = FastPath::default().ring_bytes(16 * 1024).handshake_timeout(kit::patience());
+    let fast = FastPath::default().ring_bytes(16 * 1024).handshake_timeout(kit::timeout());
     Policy::default().threads(threads).wait(wait).fast_path(Some(fast))
 }
 

@@ -52,7 +52,7 @@ struct Call<'a> {
     greeting: Vec<u8>,
     sent: u64,
     heard: u64,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// What one read or write came to.
@@ -73,7 +73,7 @@ pub struct Crowd<'a> {
     pub apart: u64,
     pub operations: u64,
     pub hand: usize,
-    pub patience: Duration,
+    pub timeout: Duration,
     pub random: Random,
 }
 
@@ -129,7 +129,7 @@ impl<'a> Call<'a> {
             greeting: Vec::new(),
             sent: 0,
             heard: 0,
-            patience: crowd.patience,
+            timeout: crowd.timeout,
         }
     }
 
@@ -165,7 +165,7 @@ impl<'a> Call<'a> {
         let how = match how {
             Outcome::Reset => "a reset",
             Outcome::End => "an end of the stream",
-            Outcome::Nothing => return Err(format!("nothing happened for {:?}", self.patience)),
+            Outcome::Nothing => return Err(format!("nothing happened for {:?}", self.timeout)),
             Outcome::Done => return Ok(Verdict::AsPlanned),
         };
         let untouched = self.heard == 0 && self.greeting.is_empty();
@@ -205,7 +205,7 @@ impl<'a> Call<'a> {
         let stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TICK))?;
-        stream.set_write_timeout(Some(self.patience))?;
+        stream.set_write_timeout(Some(self.timeout))?;
         Ok(stream)
     }
 
@@ -233,7 +233,7 @@ impl<'a> Call<'a> {
         self.judge("send", |stream| stream.write_all(&bytes))
     }
 
-    /// Reads at most `most` bytes, with patience.
+    /// Reads at most `most` bytes, with timeout.
     fn read(&mut self, most: usize) -> Result<Result<Vec<u8>, Outcome>, String> {
         let start = Instant::now();
         let mut bytes = vec![0; most.clamp(1, 64 * 1024)];
@@ -250,7 +250,7 @@ impl<'a> Call<'a> {
                 Err(e) if is_timeout(&e) && self.is_cut_silently(start.elapsed()) => {
                     return Ok(Err(Outcome::Reset));
                 }
-                Err(e) if is_timeout(&e) && start.elapsed() < self.patience && !self.world.is_broken() => {}
+                Err(e) if is_timeout(&e) && start.elapsed() < self.timeout && !self.world.is_broken() => {}
                 Err(e) => return outcome("receive", &e).map(Err),
             }
         }
@@ -303,7 +303,7 @@ impl<'a> Call<'a> {
     /// A reset that was lost is sent again in answer to a byte: TCP promises no more.
     fn expect_to_be_cut(&mut self, step: Step) -> Result<Option<Verdict>, String> {
         let start = Instant::now();
-        let full = std::mem::replace(&mut self.patience, TICK);
+        let full = std::mem::replace(&mut self.timeout, TICK);
         let most = match step {
             Step::ExpectReset => self.script.answered(self.script.exchanges.len() - 1),
             _ => 0,
@@ -324,7 +324,7 @@ impl<'a> Call<'a> {
                 Err(outcome) => break self.cut(&outcome).map(Some),
             }
         };
-        self.patience = full;
+        self.timeout = full;
         verdict
     }
 }

@@ -204,7 +204,7 @@ impl Round {
             apart: self.crowds,
             operations: self.operations / self.crowds + 1,
             hand: self.hand,
-            patience: slow(Duration::from_secs(40)),
+            timeout: slow(Duration::from_secs(40)),
             random: Random::new(self.world.seed ^ first.rotate_left(40)),
         }
     }

@@ -115,13 +115,13 @@ fn start_runtime(
         // If the library gets fewer threads than it wants, it panics, and then waits for ever for those that it got.
         threads::try_out(threads)?;
     }
-    let (tell, built) = mpsc::channel();
+    let (sender, built) = mpsc::channel();
     let driver = spawn("runtime", move || match build(threads) {
         Ok(runtime) => {
-            let _ = tell.send(Ok(runtime.handle().clone()));
+            let _ = sender.send(Ok(runtime.handle().clone()));
             let _ = runtime.block_on(until_done);
         }
-        Err(e) => _ = tell.send(Err(e)),
+        Err(e) => _ = sender.send(Err(e)),
     })?;
     match built.recv_timeout(START_LIMIT) {
         Ok(runtime) => runtime.map(|runtime| (driver, runtime)),

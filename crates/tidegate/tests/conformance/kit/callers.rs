@@ -10,7 +10,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tidegate::Endpoint;
 
 use super::any_loopback::any_loopback;
-use super::patience;
+use super::timeout;
 
 /// How a stream ended, as the reader sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Ending {
     Reset,
 }
 
-/// Connects; no read or write waits longer than [`patience`].
+/// Connects; no read or write waits longer than [`timeout`].
 ///
 /// A Unix socket comes as a `TcpStream`, too: what the cases do with it, reading, writing and shutting down, is the
 /// same for both.
@@ -91,8 +91,8 @@ fn be_patient(stream: TcpStream) -> TcpStream {
     if stream.local_addr().is_ok() {
         stream.set_nodelay(true).expect("nodelay"); // a Unix socket has no address of this kind, and no delay
     }
-    stream.set_read_timeout(Some(patience())).expect("read timeout");
-    stream.set_write_timeout(Some(patience())).expect("write timeout");
+    stream.set_read_timeout(Some(timeout())).expect("read timeout");
+    stream.set_write_timeout(Some(timeout())).expect("write timeout");
     stream
 }
 

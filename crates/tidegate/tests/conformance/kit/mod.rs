@@ -34,7 +34,7 @@ pub use tape::{Random, Tape};
 
 /// How long a condition, a read or a write may take before the case fails. Below the [`Deadline`], so
 /// that what fails says what it waited for.
-pub fn patience() -> Duration {
+pub fn timeout() -> Duration {
     slow(Duration::from_secs(50))
 }
 
@@ -136,15 +136,15 @@ pub fn with_threads(model: Model, threads: usize) -> Policy {
     let of_connections =
         matches!(model, Model::Blocking | Model::Pool | Model::EventSelect | Model::Overlapped);
     let threads = if of_connections { None } else { NonZeroUsize::new(threads) };
-    let fast_path = is_fast().then(|| FastPath::default().handshake_timeout(patience()));
+    let fast_path = is_fast().then(|| FastPath::default().handshake_timeout(timeout()));
     let default = Policy::default();
     default
         .clone()
         .threads(threads)
         .fast_path(fast_path)
         // A crowded machine is no silent peer.
-        .first_byte_timeout(Some(patience()))
-        .send_timeout(Some(patience()))
+        .first_byte_timeout(Some(timeout()))
+        .send_timeout(Some(timeout()))
         .drain_timeout(slow(default.drain_timeout))
 }
 
@@ -225,7 +225,7 @@ pub fn wait_for<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = find() {
             return found;
         }
-        assert!(start.elapsed() < patience(), "waited in vain until {what}");
+        assert!(start.elapsed() < timeout(), "waited in vain until {what}");
         std::thread::park_timeout(Duration::from_millis(1));
     }
 }

@@ -39,10 +39,10 @@ pub fn connect_somehow(to: SocketAddr) -> TcpStream {
 }
 
 #[track_caller]
-fn begin(to: SocketAddr, buffers: Option<usize>, patience: Option<Duration>) -> TcpStream {
+fn begin(to: SocketAddr, buffers: Option<usize>, timeout: Option<Duration>) -> TcpStream {
     super::until("the server has answered some callers", || WAITING.load(SeqCst) < MOST_WAITING);
     let call = match Call::make(to) {
-        Err(_) if patience.is_some() => return TcpStream::connect(to).expect("connect"),
+        Err(_) if timeout.is_some() => return TcpStream::connect(to).expect("connect"),
         call => call.expect("the server has the option"),
     };
     let listener = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
@@ -67,7 +67,7 @@ fn begin(to: SocketAddr, buffers: Option<usize>, patience: Option<Duration>) -> 
     WAITING.fetch_add(1, SeqCst);
     std::thread::Builder::new()
         .stack_size(128 * 1024)
-        .spawn(move || call.carry(inner, patience))
+        .spawn(move || call.carry(inner, timeout))
         .expect("a thread");
     outer.into()
 }
@@ -105,12 +105,12 @@ impl Call {
         Ok(Self { tcp: tcp.into(), rings, control })
     }
 
-    fn carry(self, inner: TcpStream, patience: Option<Duration>) {
+    fn carry(self, inner: TcpStream, timeout: Option<Duration>) {
         self.control.set_nonblocking(false).expect("blocking");
-        self.control.set_read_timeout(patience).expect("patience");
+        self.control.set_read_timeout(timeout).expect("timeout");
         let answer = (&self.control).read(&mut [0; 1]);
         WAITING.fetch_sub(1, SeqCst);
-        if patience.is_some() && (self.rings.decide(OfferState::Withdrawn) || !self.rings.is_taken()) {
+        if timeout.is_some() && (self.rings.decide(OfferState::Withdrawn) || !self.rings.is_taken()) {
             return carry_plain(&self.tcp, &inner);
         }
         if !self.rings.is_taken() {
