@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use kit::{
-    Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, policy, reset, start, until,
+    Dropped, TIMEOUT, comes_to_rest, connect, echo, exchange, on_every_model, policy, reset, start, until,
 };
 use tidegate::{CloseReason, Model, Policy, Running};
 use tidegate_async::{Connection, service};
@@ -47,7 +47,7 @@ fn a_future_that_never_yields_costs_its_own_thread_only() {
                     if conn.read_u8().await.unwrap() == b'!' {
                         let since = Instant::now();
                         begun.store(true, SeqCst);
-                        while !ends.load(SeqCst) && since.elapsed() < PATIENCE {
+                        while !ends.load(SeqCst) && since.elapsed() < TIMEOUT {
                             std::thread::yield_now(); // of the processor; the future does not
                         }
                         begun.store(false, SeqCst);

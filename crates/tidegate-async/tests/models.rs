@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use kit::{
-    Dropped, PATIENCE, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
+    Dropped, TIMEOUT, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
     until,
 };
 use tidegate::policy::OutboxMarks;
@@ -137,7 +137,7 @@ fn timers_are_kept_and_a_limit_ends_what_takes_too_long() {
                 b.await;
                 let second = begun.elapsed();
                 let over = conn.timeout(wait, std::future::pending::<()>()).await;
-                let in_time = conn.timeout(PATIENCE, async { 7 }).await;
+                let in_time = conn.timeout(TIMEOUT, async { 7 }).await;
                 let good = first >= wait
                     && second >= wait * 2
                     && begun.elapsed() >= wait * 3
@@ -343,7 +343,7 @@ fn a_drain_closes_the_idle_and_tells_those_who_ask() {
         std::thread::spawn(move || {
             let _ = ended.send(running.join()); // nobody waits any more if the case has failed
         });
-        let stats = all.recv_timeout(PATIENCE).expect("it stops");
+        let stats = all.recv_timeout(TIMEOUT).expect("it stops");
         assert_eq!(stats.accepted, 2, "on {model}");
         assert_eq!(stats.closed_by(tidegate::CloseReason::Finished), 2, "on {model}: {stats:?}");
     });
@@ -414,7 +414,7 @@ fn a_refused_job_that_owns_half_of_its_connection_hangs_nothing() {
                 let first = conn.offload(move || {
                     let _ = wait.recv();
                 });
-                let sleeps: Vec<_> = (0..8).map(|_| conn.sleep(PATIENCE)).collect();
+                let sleeps: Vec<_> = (0..8).map(|_| conn.sleep(TIMEOUT)).collect();
                 let refused: Vec<_> =
                     sleeps.into_iter().map(|sleep| conn.offload(move || drop(sleep))).collect();
                 let mut failed = 0;
@@ -460,7 +460,7 @@ fn talk_both_ways(model: Model, policy: Policy, length: usize) -> (u64, u64) {
     });
     let client = Client::new(caller.speaks_first()).model(model).policy(policy).start().unwrap();
     client.dial(running.local_addr()).unwrap();
-    let back = heard.recv_timeout(PATIENCE).unwrap();
+    let back = heard.recv_timeout(TIMEOUT).unwrap();
     assert!(back == pattern(length), "on {model}: {} bytes came back", back.len());
     client.stop();
     let there = client.join();

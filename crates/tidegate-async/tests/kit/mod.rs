@@ -13,7 +13,7 @@ use tidegate_async::Connection;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// How long anything may take before a case fails.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub fn policy(model: Model) -> Policy {
     // One thread, so that connections meet on it; models that have threads for connections choose for themselves.
@@ -44,8 +44,8 @@ pub fn start(model: Model, policy: Policy, service: impl Service) -> Running {
 
 pub fn connect(running: &Running) -> TcpStream {
     let stream = TcpStream::connect(running.local_addr().addr().unwrap()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
 }
@@ -60,7 +60,7 @@ pub fn exchange(stream: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
 pub fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
         std::thread::yield_now();
     }
 }
@@ -87,7 +87,7 @@ pub fn comes_to_rest(count: &AtomicUsize) {
         if now != last.0 {
             last = (now, Instant::now());
         }
-        assert!(last.1.elapsed() < PATIENCE, "nothing moves");
+        assert!(last.1.elapsed() < TIMEOUT, "nothing moves");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
