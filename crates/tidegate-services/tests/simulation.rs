@@ -240,10 +240,10 @@ impl<S: Service> Service for WithoutDates<S> {
 
 impl<S: Session> Undated<S> {
     fn call(&mut self, out: &mut Outbox<'_>, f: impl FnOnce(&mut S, &mut Outbox<'_>) -> Flow) -> Flow {
-        let Self(session, draft) = self;
-        let flow = f(session, &mut out.layered(draft));
+        let Self(session, written) = self;
+        let flow = f(session, &mut out.layered(written));
         let mut said = vec![0; 64 << 10];
-        let n = draft.take(&mut said).expect("bytes of memory");
+        let n = written.take(&mut said).expect("bytes of memory");
         for line in said[..n].split_inclusive(|&byte| byte == b'\n') {
             out.write(if line.starts_with(b"Date: ") { b"Date: now\r\n" } else { line });
         }

@@ -10,7 +10,7 @@ use tidegate::{Model, Policy, Running, Server};
 use tidegate_services::{Files, FilesLimits, FilesOptions, HttpLimits};
 
 /// A read or a condition that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(50);
+const TIMEOUT: Duration = Duration::from_secs(50);
 
 /// What is beside the folder that is served; no answer may have it.
 pub const SECRET: &str = "what nobody may see";
@@ -79,8 +79,8 @@ impl Client {
     pub fn of(server: &Running) -> Self {
         let addr = server.local_addr().addr().expect("an address");
         let stream = TcpStream::connect(addr).expect("connect");
-        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
-        stream.set_write_timeout(Some(PATIENCE)).expect("timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("timeout");
+        stream.set_write_timeout(Some(TIMEOUT)).expect("timeout");
         stream.set_nodelay(true).expect("nodelay");
         Self { stream, rest: Vec::new() }
     }
