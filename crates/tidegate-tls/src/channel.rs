@@ -171,20 +171,20 @@ impl<C: TlsSide> Channel<C> {
 
     /// Encrypts the content of the layer buffer, until the outbox is full: the rest may be a part of a file, which is
     /// read no faster than the peer accepts it. Nothing is encrypted after this end's `close_notify`.
-    pub(crate) fn send(&mut self, draft: &mut LayerBuffer, out: &mut Outbox<'_>) -> Result<(), Error> {
-        if draft.is_empty() {
+    pub(crate) fn send(&mut self, plaintext: &mut LayerBuffer, out: &mut Outbox<'_>) -> Result<(), Error> {
+        if plaintext.is_empty() {
             return Ok(());
         }
         if self.ended || !self.established {
-            draft.clear();
+            plaintext.clear();
             return Ok(());
         }
         RECORD.with_borrow_mut(|(plain, cipher)| {
             plain.resize(PLAIN_BYTES, 0);
             cipher.resize(PLAIN_BYTES + EXTRA_BYTES, 0);
             self.with_traffic(out, |traffic, out| {
-                while !draft.is_empty() && !out.is_full() {
-                    let n = draft.take(plain).map_err(|e| Error::General(e.to_string()))?;
+                while !plaintext.is_empty() && !out.is_full() {
+                    let n = plaintext.take(plain).map_err(|e| Error::General(e.to_string()))?;
                     // Fails only when keys have reached their usage limit.
                     let n = traffic.encrypt(&plain[..n], cipher).map_err(|_| Error::EncryptError)?;
                     out.write(&cipher[..n]);

@@ -74,7 +74,7 @@ pub struct TlsSession<S: Service, C> {
     /// The inner session was notified of the peer's end.
     told_end: bool,
     /// Output of the inner session that did not fit the outbox, and the flow that follows it.
-    draft: LayerBuffer,
+    plaintext: LayerBuffer,
     next: Flow,
 }
 
@@ -111,7 +111,7 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
             shared,
             plain: Vec::new(),
             told_end: false,
-            draft: LayerBuffer::default(),
+            plaintext: LayerBuffer::default(),
             next: Flow::Continue,
         }
     }
@@ -202,7 +202,7 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
         f: impl FnOnce(&mut S::Session, &mut Outbox<'_>) -> Flow,
     ) -> Flow {
         let Inside::Open(session) = &mut self.inside else { return Flow::Continue };
-        let flow = f(session, &mut out.layered(&mut self.draft));
+        let flow = f(session, &mut out.layered(&mut self.plaintext));
         if flow == Flow::Abort {
             return flow;
         }
@@ -212,11 +212,11 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
 
     /// Encrypts the output of the inner session, as far as there is room, and returns its flow when all is encrypted.
     fn pass_on(&mut self, out: &mut Outbox<'_>) -> Flow {
-        if let Err(e) = self.channel.send(&mut self.draft, out) {
-            self.draft.clear();
+        if let Err(e) = self.channel.send(&mut self.plaintext, out) {
+            self.plaintext.clear();
             return self.fail(&e, out);
         }
-        if !self.draft.is_empty() {
+        if !self.plaintext.is_empty() {
             return Flow::Continue; // the outbox is full; `on_drained` follows
         }
         let flow = std::mem::take(&mut self.next);
@@ -267,7 +267,7 @@ impl<S: Service, C: TlsSide> Session for TlsSession<S, C> {
 
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
         let mut flow = self.pass_on(out);
-        if flow == Flow::Continue && self.draft.is_empty() {
+        if flow == Flow::Continue && self.plaintext.is_empty() {
             flow = self.call(out, |session, out| session.on_drained(out));
         }
         self.go_on(flow, out)
