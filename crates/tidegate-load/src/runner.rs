@@ -320,7 +320,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         due
     }
 
-    fn tell_opening(&mut self) {
+    fn report_opening(&mut self) {
         if self.is_time_to_tell() {
             let connected = self.run_state.first_attempts_connected.load(Relaxed);
             (self.observer)(RunEvent::Opening { connected });
@@ -340,7 +340,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         if counted > now {
             while !self.run_state.is_interrupted() && Instant::now() < counted && !self.is_deserted() {
                 self.rest_until((Instant::now() + TELL / 2).min(counted));
-                self.tell_opening();
+                self.report_opening();
             }
             self.warmed_up = (Instant::now() < counted).then(|| now.elapsed());
             if self.presence.is_over {
@@ -404,7 +404,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
                         return;
                     }
                     std::thread::sleep(due.saturating_duration_since(Instant::now()).min(TELL / 2));
-                    self.tell_opening();
+                    self.report_opening();
                 }
                 let may_dial = waits_for_nobody || self.wait_until(|ended| dialled - ended < OPENING);
                 if !may_dial || !dial(dialled) {
@@ -431,7 +431,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             if enough(ended) {
                 return !self.run_state.is_interrupted();
             }
-            self.tell_opening();
+            self.report_opening();
             if self.run_state.is_interrupted() || self.is_deserted() {
                 return false;
             }

@@ -149,14 +149,14 @@ impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
         let mut seconds = Seconds::begin(self.plan);
         let mut heard = (0, Instant::now());
         let between = Duration::from_secs_f64(2.0 * self.plan.speakers as f64 / self.plan.rate);
-        let mut patience = self.plan.timeout.max(between);
+        let mut timeout = self.plan.timeout.max(between);
         loop {
             std::thread::park_timeout(GLANCE);
             // Asked for first: a speaker that has seen it says nothing more, and one that has not is counted below.
             let interrupted = self.shared.is_interrupted();
             let progress = self.shared.progress();
             if interrupted {
-                patience = HURRY;
+                timeout = HURRY;
             }
             let all_said = interrupted || progress.said >= self.plan.messages() as u64;
             if all_said && progress.heard + progress.spared >= progress.owed {
@@ -166,7 +166,7 @@ impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
                 heard = (progress.heard + progress.said, Instant::now());
             }
             let is_left = self.shared.lost() < self.plan.members - self.plan.deaf();
-            if heard.1.elapsed() > patience || self.shared.has_failed() || !is_left {
+            if heard.1.elapsed() > timeout || self.shared.has_failed() || !is_left {
                 return;
             }
             if let Some(turn) = seconds.turn(self.plan, self.shared, &progress) {

@@ -20,7 +20,7 @@ const RING: usize = 4 << 20;
 /// Looks between two looks at the clock, or at whether the other side is there still.
 const LOOKS: u32 = 4096;
 /// How long the other side may be silent.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends everything back, to one caller; `ready` receives the address for it. Ends when the caller does.
 ///
@@ -145,7 +145,7 @@ impl RingEnd {
 /// Fails once nothing has moved for too long.
 fn give_up(since: &mut Option<Instant>) -> io::Result<()> {
     let since = *since.get_or_insert_with(Instant::now);
-    if since.elapsed() > PATIENCE { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+    if since.elapsed() > TIMEOUT { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -165,13 +165,13 @@ impl<F: FnMut(Silence)> PingRun<'_, F> {
             report.server = before.until(&sample(Some(pid)), passed);
         }
         let is_interrupted = self.interrupted.load(Relaxed);
-        let patience = match outcome {
+        let timeout = match outcome {
             PingWait::Silent => Duration::ZERO,
             _ if none_stands => Duration::ZERO,
             _ if is_interrupted => plan.timeout.min(HURRY),
             _ => plan.timeout,
         };
-        let is_over = self.shared.wait(&AtomicBool::new(false), patience, is_over);
+        let is_over = self.shared.wait(&AtomicBool::new(false), timeout, is_over);
         if !is_over && !is_interrupted {
             self.shared.note(|| not_answered(plan, none_stands));
         }
