@@ -9,7 +9,7 @@ use tidegate_load::Report;
 
 use super::generator::{Agents, Generator};
 use super::sizing::{self, MachineLimits, Sizing};
-use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, contestants, position};
+use super::{LeftOut, LoadResultFile, ServerProcess, TIMEOUT, contestants, position};
 use crate::kernel_memory;
 use crate::process::{Process, shown};
 use crate::run::Facts;
@@ -232,7 +232,7 @@ fn probe(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> 
     let args = ["load", "echo", url, "-c", "1", "-d", &seconds, "--size", &size, "--threads", "1"];
     let args = with_result(Generator::here(bench).options(&args), &file);
     let name = shown(&args);
-    let good = Process::start(bench, &args)?.wait(PATIENCE + window)?;
+    let good = Process::start(bench, &args)?.wait(TIMEOUT + window)?;
     let report = file.read(&name)?;
     if !good {
         let why = report.first_error.unwrap_or_else(|| "the probe was not answered".into());
@@ -267,9 +267,9 @@ impl<'a> OpenConnections<'a> {
         let name = shown(&args);
         let mut process = Process::start(generator.bench, &args)?;
         // They take their time if they are very many.
-        let patience = PATIENCE + Duration::from_millis(plan.connections as u64);
-        process.wait_for_line("phase connected", patience)?;
-        process.wait_for_line("phase done", patience)?;
+        let timeout = TIMEOUT + Duration::from_millis(plan.connections as u64);
+        process.wait_for_line("phase connected", timeout)?;
+        process.wait_for_line("phase done", timeout)?;
         let report = file.read(&name)?; // written before it said so
         match report.wrong {
             0 => Ok(Self { generator, process, report }),

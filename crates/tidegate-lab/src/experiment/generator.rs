@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use tidegate::Model;
 
 use super::sizing::LoadSource;
-use super::{PATIENCE, ServerProcess};
+use super::{ServerProcess, TIMEOUT};
 use crate::process::{Process, cpus};
 use crate::{Bench, LabError};
 
@@ -64,7 +64,7 @@ impl<'a> Generator<'a> {
     /// one; agents receive a command, and are free then.
     pub(super) fn end(&self, load: Process) -> Result<(), LabError> {
         if self.agents.is_some() {
-            return load.finish(PATIENCE);
+            return load.finish(TIMEOUT);
         }
         drop(load);
         Ok(())

@@ -13,7 +13,7 @@ use tidegate::{Model, system};
 use tidegate_load::PingReport;
 
 use super::sockmap::SockmapGroup;
-use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, contestants, interleave};
+use super::{LeftOut, LoadResultFile, ServerProcess, TIMEOUT, contestants, interleave};
 use crate::process::{Process, cpus, shown};
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -319,7 +319,7 @@ fn measure(
             let mut echo = vec!["load".to_owned(), "ping".into(), "--bare-echo".into()];
             echo.extend(cpus(&bench.server_cpus));
             let mut echo = Process::start(bench, &echo)?;
-            let name = echo.wait_for_line("listening on ", PATIENCE)?;
+            let name = echo.wait_for_line("listening on ", TIMEOUT)?;
             args.extend(["--bare".into(), name]);
             ping(bench, args, &file)?
         }
@@ -343,7 +343,7 @@ fn measure(
                 serve.extend(extra.iter().map(ToString::to_string));
                 serve.extend(cpus(&bench.server_cpus));
                 let mut server = Process::start(bench, &serve)?;
-                server.wait_for_line("listening on ", PATIENCE)?;
+                server.wait_for_line("listening on ", TIMEOUT)?;
                 args.extend(["--server-pid".into(), server.id().to_string(), at]);
                 return ping(bench, args, &file);
             }
@@ -364,8 +364,8 @@ fn measure(
 fn ping(bench: &Bench, args: Vec<String>, file: &LoadResultFile) -> Result<PingReport, LabError> {
     let what = shown(&args);
     let mut process = Process::start(bench, &args)?;
-    process.wait_for_line("ping ", PATIENCE)?;
-    if !process.wait(PATIENCE)? {
+    process.wait_for_line("ping ", TIMEOUT)?;
+    if !process.wait(TIMEOUT)? {
         return Err(process.failure("not every message came back right".into()));
     }
     file.read_as(&what)

@@ -30,7 +30,7 @@ use crate::process::{Process, cpus};
 use crate::{Bench, LabError};
 
 /// How long a process may take to start, to open its connections, or to end.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A model that is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,7 +148,7 @@ impl ServerProcess {
         args.extend(cpus(&bench.server_cpus));
         args.extend(extra.iter().map(ToString::to_string));
         let mut process = Process::start(bench, &args)?;
-        let url = process.wait_for_line("listening on ", PATIENCE)?;
+        let url = process.wait_for_line("listening on ", TIMEOUT)?;
         let port = url.trim_end_matches('/').rsplit(':').next().and_then(|p| p.parse().ok());
         match port {
             Some(port) => Ok(Self { process, url, port }),

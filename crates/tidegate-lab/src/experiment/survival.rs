@@ -9,7 +9,7 @@ use tidegate::policy::{MinRate, OutboxMarks};
 use tidegate::{Model, Policy};
 use tidegate_load::AttackReport;
 
-use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, contestants};
+use super::{LeftOut, LoadResultFile, ServerProcess, TIMEOUT, contestants};
 use crate::process::{Process, cpus, shown};
 use crate::run::Facts;
 use crate::sample::Sampler;
@@ -252,7 +252,7 @@ fn clients(
     let name = shown(&args);
     let sampler = Sampler::start(server.process.id(), server.port)?;
     let mut load = Process::start(bench, &args)?;
-    load.wait(window + PATIENCE)?; // what went wrong is in the report
+    load.wait(window + TIMEOUT)?; // what went wrong is in the report
     let usage = sampler.stop();
     let report = file.read(&name)?;
     Ok(ServiceQuality {
@@ -293,8 +293,8 @@ impl Assault {
         args.extend(cpus(&bench.load_cpus));
         let name = shown(&args);
         let mut process = Process::start(bench, &args)?;
-        process.wait_for_line("phase attacking", PATIENCE)?;
-        Ok(Self { process, file, name, limit: duration + PATIENCE })
+        process.wait_for_line("phase attacking", TIMEOUT)?;
+        Ok(Self { process, file, name, limit: duration + TIMEOUT })
     }
 
     fn end(mut self) -> Result<AttackReport, LabError> {

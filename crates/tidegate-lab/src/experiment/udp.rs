@@ -12,7 +12,7 @@ use tidegate_load::cpu_time::cpu_s;
 use tidegate_load::verdict::Verdict;
 
 use super::round::assessed;
-use super::{LeftOut, LoadResultFile, PATIENCE, ServerProcess, interleave, separated, why_not};
+use super::{LeftOut, LoadResultFile, ServerProcess, TIMEOUT, interleave, separated, why_not};
 use crate::process::{Process, cpus, shown};
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -183,7 +183,7 @@ fn measure(
     args.extend(cpus(&bench.load_cpus));
     let name = shown(&args);
     let before = cpu_s(server.process.id());
-    let good = Process::start(bench, &args)?.wait(settings.window + PATIENCE)?;
+    let good = Process::start(bench, &args)?.wait(settings.window + TIMEOUT)?;
     let used = cpu_s(server.process.id()) - before;
     let report = file.read(&name)?;
     let sent = report.udp.as_ref().map_or(0, |udp| udp.sent);
@@ -191,7 +191,7 @@ fn measure(
         let why = report.first_error.clone().unwrap_or_else(|| "nothing was sent".into());
         return Err(LabError::Process { what: name, why });
     }
-    let said = server.process.stop(PATIENCE)?;
+    let said = server.process.stop(TIMEOUT)?;
     let taken = counter(&said, "datagrams_in").filter(|&n| n > 0);
     let taken = taken.ok_or_else(|| LabError::Process {
         what: format!("serve udp on {model}"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_load::Report;
 
 use super::generator::Generator;
-use super::{LoadResultFile, PATIENCE, ServerProcess};
+use super::{LoadResultFile, ServerProcess, TIMEOUT};
 use crate::LabError;
 use crate::process::{Process, shown};
 use crate::sample::{Sampler, Usage};
@@ -39,9 +39,9 @@ impl Windowed<'_> {
         let name = shown(&args);
         let mut client = Process::start(generator.bench, &args)?;
         // They take their time if they are very many.
-        let patience = PATIENCE + Duration::from_millis(connections as u64);
-        client.wait_for_line("phase connected", patience)?;
-        client.wait_for_line("phase measuring", PATIENCE)?;
+        let timeout = TIMEOUT + Duration::from_millis(connections as u64);
+        client.wait_for_line("phase connected", timeout)?;
+        client.wait_for_line("phase measuring", TIMEOUT)?;
         let mut sampler = Sampler::start(server.process.id(), server.port)?;
         match length {
             Some(length) => {
@@ -49,10 +49,10 @@ impl Windowed<'_> {
                 within();
                 std::thread::sleep(length / 2); // the load measures for as long, and waits for its last answers then
                 sampler.end_window();
-                client.wait_for_line("phase done", patience)?;
+                client.wait_for_line("phase done", timeout)?;
             }
             None => {
-                client.wait_for_line("phase done", patience)?;
+                client.wait_for_line("phase done", timeout)?;
                 sampler.end_window();
                 within();
             }
