@@ -98,4 +98,4 @@ impl Wake {
 }
 
 /// Hears of what happens: a short stable name, and words.
-pub type Tell = Box<dyn FnMut(&str, &str) + Send>;
+pub type EventReporter = Box<dyn FnMut(&str, &str) + Send>;

@@ -37,16 +37,16 @@ const EVENTS: usize = 256;
 pub fn serve(
     options: &AgentOptions,
     interrupted: &AtomicBool,
-    tell: &mut dyn FnMut(&str, &str),
+    report: &mut dyn FnMut(&str, &str),
 ) -> Result<(), ClusterError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(ClusterError::Runtime)?.block_on(work(options, interrupted, tell))
+    runtime.map_err(ClusterError::Runtime)?.block_on(work(options, interrupted, report))
 }
 
 async fn work(
     options: &AgentOptions,
     interrupted: &AtomicBool,
-    tell: &mut dyn FnMut(&str, &str),
+    report: &mut dyn FnMut(&str, &str),
 ) -> Result<(), ClusterError> {
     let client = options.access.connect(&format!("tidegate agent {}", options.name)).await?;
     let id = format!("{}-{:016x}", subject_word(&options.name), fastrand::u64(..));
@@ -56,7 +56,7 @@ async fn work(
     let mut asks = client.subscribe(wire::of_agent(&id)).await.map_err(|e| failed(&e))?;
     let mut words = client.subscribe(wire::words_of("*")).await.map_err(|e| failed(&e))?;
     client.flush().await.map_err(|e| failed(&e))?;
-    tell("waiting", &format!("agent {} waits for loads at {}", options.name, options.access.shown()));
+    report("waiting", &format!("agent {} waits for loads at {}", options.name, options.access.shown()));
     let (say, mut events) = mpsc::channel(EVENTS);
     let mut state = AgentState {
         client,
@@ -67,7 +67,7 @@ async fn work(
         runs: 0,
         say,
         seldom: Seldom::new(20, Duration::from_secs(1)),
-        tell,
+        report,
     };
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -112,7 +112,7 @@ struct AgentState<'a> {
     say: mpsc::Sender<AgentEvent>,
     /// How often it is said what others brought about.
     seldom: Seldom,
-    tell: &'a mut dyn FnMut(&str, &str),
+    report: &'a mut dyn FnMut(&str, &str),
 }
 
 impl AgentState<'_> {
@@ -143,7 +143,7 @@ impl AgentState<'_> {
                     }
                     Err(why) => {
                         if self.seldom.lets(Instant::now()) {
-                            (self.tell)("refused", &printable(&format!("refused: {why}")));
+                            (self.report)("refused", &printable(&format!("refused: {why}")));
                         }
                         AgentReply::Refused { why: printable(&why) }
                     }
@@ -172,7 +172,7 @@ impl AgentState<'_> {
         if let Some(what) = taken {
             // The lead may rely on an accepted part, so the answer must be sent first.
             let _ = tokio::time::timeout(TICK, self.client.flush()).await; // a broker that is gone is noticed elsewhere
-            (self.tell)("working", &printable(&what));
+            (self.report)("working", &printable(&what));
         }
     }
 
@@ -228,7 +228,7 @@ impl AgentState<'_> {
     /// Something came that nobody can have sent who leads a run; said now and then.
     fn odd(&mut self, e: &wire::WireError) {
         if self.seldom.lets(Instant::now()) {
-            (self.tell)("odd-message", &printable(&e.to_string()));
+            (self.report)("odd-message", &printable(&e.to_string()));
         }
     }
 
@@ -269,7 +269,7 @@ impl AgentState<'_> {
         let job = self.jobs.remove(at);
         if self.jobs.is_empty() {
             self.runs += 1;
-            (self.tell)("waiting", &format!("run {} is over: {why}; waiting for work", job.run));
+            (self.report)("waiting", &format!("run {} is over: {why}; waiting for work", job.run));
         }
     }
 
@@ -284,11 +284,11 @@ impl AgentState<'_> {
                     bytes.len(),
                     self.client.max_payload()
                 );
-                (self.tell)("too-large", &why);
+                (self.report)("too-large", &why);
                 let failed = AgentEvent { what: AgentEventKind::Failed { why }, ..event };
                 wire::encode(&failed).unwrap_or_default()
             }
-            Err(e) => return (self.tell)("odd-message", &e.to_string()),
+            Err(e) => return (self.report)("odd-message", &e.to_string()),
         };
         self.send(subject, bytes).await;
     }
@@ -304,7 +304,7 @@ impl AgentState<'_> {
     async fn send(&mut self, subject: String, bytes: Vec<u8>) {
         let sent = tokio::time::timeout(TICK, self.client.publish(subject, bytes.into())).await;
         if !matches!(sent, Ok(Ok(()))) {
-            (self.tell)("not-sent", "a message could not be sent: the broker takes none");
+            (self.report)("not-sent", "a message could not be sent: the broker takes none");
         }
     }
 }

@@ -155,7 +155,7 @@ impl Lead<'_> {
         self.watch_until(window, |lead| lead.members.iter().all(Participant::is_over)).await;
         (self.observer)(RunEvent::Measuring);
         self.watch(|lead| lead.members.iter().all(Participant::is_over)).await;
-        self.tell_seconds();
+        self.report_seconds();
         let report = self.result()?;
         Ok(self.bring(report).await)
     }

@@ -2,7 +2,7 @@
 
 use tidegate_services::chat::Federation;
 
-use super::{BridgeError, BridgeOptions, Tell, Wake};
+use super::{BridgeError, BridgeOptions, EventReporter, Wake};
 use crate::error::ClusterError;
 
 /// The bridge between nodes; there is none in this build.
@@ -14,7 +14,7 @@ impl Bridge {
     ///
     /// # Errors
     /// [`ClusterError::BuiltWithoutNats`], always.
-    pub fn start(_: BridgeOptions, _: Federation, _: Wake, _: Tell) -> Result<Self, BridgeError> {
+    pub fn start(_: BridgeOptions, _: Federation, _: Wake, _: EventReporter) -> Result<Self, BridgeError> {
         Err(ClusterError::BuiltWithoutNats.into())
     }
 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use tidegate_services::chat::Federation;
 
-use super::{BridgeError, BridgeOptions, Retention, Tell, Wake};
+use super::{BridgeError, BridgeOptions, EventReporter, Retention, Wake};
 use crate::error::ClusterError;
 use state::BridgeState;
 
@@ -86,7 +86,7 @@ impl Bridge {
         options: BridgeOptions,
         federation: Federation,
         wake: Wake,
-        tell: Tell,
+        report: EventReporter,
     ) -> Result<Self, BridgeError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (ready, is_ready) = mpsc::channel();
@@ -99,7 +99,7 @@ impl Bridge {
                 Err(e) => return drop(ready.send(Err(e.into()))),
             };
             runtime.block_on(async {
-                match BridgeState::open(options, federation, woken, tell).await {
+                match BridgeState::open(options, federation, woken, report).await {
                     Ok(state) => {
                         let _ = ready.send(Ok(()));
                         state.work(&stopped).await;

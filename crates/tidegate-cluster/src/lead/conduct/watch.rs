@@ -156,7 +156,7 @@ impl Lead<'_> {
                     Ok(latencies) => self.seconds.add(at, &second, &latencies),
                     Err(e) => self.trouble(format!("a second of agent {}: {e}", self.members[at].name)).await,
                 }
-                self.tell_seconds();
+                self.report_seconds();
             }
             AgentEventKind::Done { report } => {
                 let early = report.interrupted && !self.stopped.load(Relaxed);
@@ -177,7 +177,7 @@ impl Lead<'_> {
     }
 
     /// Tells the seconds that all agents have said.
-    pub(super) fn tell_seconds(&mut self) {
+    pub(super) fn report_seconds(&mut self) {
         while let Some((second, latency_us)) = self.seconds.next() {
             let open = self.members.iter().map(|m| m.open).sum();
             let status = RunStatus { open, ..RunStatus::default() };

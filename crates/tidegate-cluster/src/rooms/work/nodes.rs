@@ -53,12 +53,12 @@ fn is_due(at: &mut Option<Instant>, done: &mut Option<Instant>, now: Instant) ->
 impl BridgeState {
     /// Another node, or this one, says something.
     pub(super) fn hear(&mut self, payload: &[u8]) {
-        let tell = match NodeMessage::read(payload) {
-            Ok(tell) => tell,
+        let body = match NodeMessage::read(payload) {
+            Ok(body) => body,
             Err(e) => return self.reject(&e.to_string()),
         };
         let now = Instant::now();
-        match tell {
+        match body {
             NodeMessage::Beat { node, .. } if node == self.node => self.standing.echo(now),
             NodeMessage::Hail { node } | NodeMessage::Here { node, .. } | NodeMessage::Bye { node }
                 if node == self.node => {}
@@ -138,8 +138,8 @@ impl BridgeState {
         }
     }
 
-    async fn publish(&mut self, tell: &NodeMessage) {
-        let Ok(message) = wire::encode(tell) else { return };
+    async fn publish(&mut self, body: &NodeMessage) {
+        let Ok(message) = wire::encode(body) else { return };
         let sent = tokio::time::timeout(SELDOM, self.client.publish(NODES, message.into())).await;
         if !matches!(sent, Ok(Ok(()))) {
             // A node that did not hear it has to hear everything.

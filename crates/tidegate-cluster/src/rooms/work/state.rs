@@ -20,7 +20,7 @@ use super::order::{Due, RoomOrder};
 use super::peers::Peers;
 use super::standing::Standing;
 use super::wire::{self as ours, Said};
-use super::{BridgeError, BridgeOptions, LAST_WORDS, Tell, Wake};
+use super::{BridgeError, BridgeOptions, EventReporter, LAST_WORDS, Wake};
 use crate::seldom::Seldom;
 use crate::text::printable;
 use crate::wire;
@@ -56,7 +56,7 @@ pub(super) struct BridgeState {
     pub(super) options: BridgeOptions,
     pub(super) federation: Federation,
     wake: Wake,
-    tell: Tell,
+    report: EventReporter,
     /// This node; nobody else has the number.
     pub(super) node: u64,
     serial: u64,
@@ -97,7 +97,7 @@ impl BridgeState {
         options: BridgeOptions,
         federation: Federation,
         wake: Wake,
-        tell: Tell,
+        report: EventReporter,
     ) -> Result<Self, BridgeError> {
         let client = options.access.connect(&format!("tidegate chat {}", options.name)).await?;
         let needs = 2 * federation.waiting_bytes() + 4096; // JSON doubles a quote at most
@@ -115,7 +115,7 @@ impl BridgeState {
         let mut state = Self {
             federation,
             wake,
-            tell,
+            report,
             node: fastrand::u64(1..),
             serial: 0,
             connects: client.statistics().connects.load(Relaxed),
@@ -152,7 +152,7 @@ impl BridgeState {
     }
 
     pub(super) fn report(&mut self, event: &str, text: &str) {
-        (self.tell)(event, &printable(text));
+        (self.report)(event, &printable(text));
     }
 
     /// Reads to the end of the stream, so that nobody who joins misses history.

@@ -126,14 +126,14 @@ impl NodeMessage {
     /// What is wrong with it.
     pub(super) fn read(payload: &[u8]) -> Result<Self, WireError> {
         check_length(payload, TELL_BYTES)?;
-        let tell: Self = decode(payload)?;
-        let wrong = match &tell {
+        let message: Self = decode(payload)?;
+        let wrong = match &message {
             Self::Beat { name, .. } if !text::is_name(name) => "the name of a node",
             Self::Beat { seen, .. } if *seen > MOST_NUMBER => "a place in the stream",
             Self::Here { room, .. } if !is_name(room) => "the name of a room",
             Self::Here { members, nicks, .. } if nicks.len() > NICKS.min(*members) => "the number of names",
             Self::Here { nicks, .. } if !nicks.iter().all(|nick| is_name(nick)) => "the name of a member",
-            _ => return Ok(tell),
+            _ => return Ok(message),
         };
         Err(WireError::Bound(wrong))
     }
