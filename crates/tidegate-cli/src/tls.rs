@@ -143,10 +143,10 @@ mod tests {
     fn work_that_hangs_is_begun_once_and_done_again_afterwards() {
         const DEADLINE: Duration = Duration::from_secs(60);
         let reloads: Arc<OneAtATime> = Arc::default();
-        let (tell, begun) = mpsc::channel();
+        let (sender, begun) = mpsc::channel();
         let (go, gate) = mpsc::channel::<()>();
         let work = move || {
-            tell.send(()).unwrap();
+            sender.send(()).unwrap();
             let _ = gate.recv();
         };
         reloads.run(work).unwrap();

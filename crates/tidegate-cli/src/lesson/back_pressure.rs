@@ -63,11 +63,11 @@ fn measure() -> anyhow::Result<Measured> {
 
 /// Sends without reading until the server resets the connection, takes nothing for so long, or has taken twice as much
 /// as it keeps.
-fn flood(service: Hoarder, patience: Option<Duration>) -> anyhow::Result<()> {
+fn flood(service: Hoarder, timeout: Option<Duration>) -> anyhow::Result<()> {
     let (addr, _running) = host::serve(service, host::policy(), None, anywhere())?;
     let mut client = host::connect(addr)?;
-    if patience.is_some() {
-        client.set_write_timeout(patience)?;
+    if timeout.is_some() {
+        client.set_write_timeout(timeout)?;
     }
     let block = vec![7; 1 << 20];
     for _ in 0..(2 * MOST) >> 20 {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tidegate_load::{RunEvent, Silence};
 
 /// For how long a target may be silent before it is reported.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The line about it.
 pub fn note(target: &str, silence: Silence) -> String {
@@ -39,7 +39,7 @@ impl SilenceWatch {
             return None;
         }
         let silence = match phase {
-            RunEvent::Opening { connected: 0 } if self.begun.elapsed() >= PATIENCE => {
+            RunEvent::Opening { connected: 0 } if self.begun.elapsed() >= TIMEOUT => {
                 Some(self.none_connected)
             }
             RunEvent::Second { second, .. }

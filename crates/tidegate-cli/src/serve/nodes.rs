@@ -69,9 +69,9 @@ pub(super) fn federated(limits: ChatLimits, options: BridgeOptions, label: &Labe
     let waker = wake.clone();
     let (chat, federation) = Chat::federated(limits, move || waker.wake());
     let label = label.clone();
-    let tell = Box::new(move |event: &str, text: &str| label.note(event, text));
+    let report = Box::new(move |event: &str, text: &str| label.note(event, text));
     let start = move || {
-        Bridge::start(options, federation, wake, tell).map_err(|e| match e {
+        Bridge::start(options, federation, wake, report).map_err(|e| match e {
             BridgeError::Broker(e) => nats::failure(e),
             e => Failure::Run(e.into()),
         })

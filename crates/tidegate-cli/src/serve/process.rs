@@ -53,9 +53,9 @@ pub fn run(mut plans: Vec<Box<dyn PlannedServer>>) -> CommandResult {
     for server in &mut servers {
         server.relieve();
     }
-    manager::tell_ready();
+    manager::notify_ready();
     let end = life::wait(&told, &mut servers);
-    manager::tell_stopping();
+    manager::notify_stopping();
     if let (ExitReason::Signal, Some(delay)) = (end, drain_delay) {
         life::let_balancers_look_away(delay, &mut servers);
     }

@@ -12,7 +12,7 @@ use tidegate_lab::report::Results;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tidegate");
 
 /// How long anything here may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 fn bench(folder: &Path, peers: &str, more: &[&str]) -> Command {
     let file = folder.join("mine.toml");
@@ -141,7 +141,7 @@ fn interrupted_by(signal: Signal) {
     command.env("XDG_CACHE_HOME", folder.path().join("cache"));
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mark = folder.path().to_str().unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let wait_for = |what: &str, is_so: &mut dyn FnMut() -> bool| {
         while !is_so() {
             assert!(Instant::now() < deadline, "{what} took too long");

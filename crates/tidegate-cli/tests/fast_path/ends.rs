@@ -34,7 +34,7 @@ fn has_namespaces() -> bool {
 }
 
 /// What every run of the generator is bounded by, and every condition.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const PINGS: &str = "400";
 /// What the message begins with.
 const PLAIN: &str = "plain TCP, not the fast path";
@@ -169,7 +169,7 @@ fn shared(pid: u32) -> (usize, usize) {
 fn until(what: &str, met: impl Fn() -> bool) -> Duration {
     let start = Instant::now();
     while !met() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
         std::thread::yield_now();
     }
     start.elapsed()

@@ -63,7 +63,7 @@ impl Scene {
         self.forge("tidegate.chat.room.tide", &body);
     }
 
-    fn tell(&self, body: &serde_json::Value) {
+    fn send(&self, body: &serde_json::Value) {
         self.forge("tidegate.chat.nodes", body);
     }
 
@@ -122,7 +122,7 @@ fn lists_of_members_are_bounded() {
             .publish("tidegate.chat.nodes", json!({"version": 3, "body": body}).to_string().as_bytes());
     }
     let nicks: Vec<String> = (0..40_000).map(|n| format!("n{n}")).collect();
-    scene.tell(&json!({"tell": "here", "node": 7, "room": "tide", "members": 40_000, "nicks": nicks}));
+    scene.send(&json!({"tell": "here", "node": 7, "room": "tide", "members": 40_000, "nicks": nicks}));
     // 300 rooms of 200 names; without a bound it was 230 MB.
     let grown = scene.node.resident_kib().saturating_sub(before);
     assert!(grown < 80 << 10, "{grown} KiB more");
@@ -133,9 +133,9 @@ fn a_place_that_the_stream_does_not_have_cuts_nobody_off() {
     let mut scene = Scene::new(&SOON).expect("nats-server");
     let stream = scene.store.beat_of("a")["stream"].clone();
     let beat = |seen: u64| json!({"tell": "beat", "node": 7, "name": "evil", "stream": stream, "seen": seen});
-    scene.tell(&beat(u64::MAX));
+    scene.send(&beat(u64::MAX));
     // This one is possible; that it is not so only the broker can say, and it is asked before anything is done.
-    scene.tell(&beat(1 << 40));
+    scene.send(&beat(1 << 40));
     scene.goes_on(3);
 }
 
@@ -143,11 +143,11 @@ fn nothing_that_somebody_made_up_reaches_a_terminal() {
     let mut scene = Scene::new(&[]).expect("nats-server");
     let stream = scene.store.beat_of("a")["stream"].clone();
     let escape = "\u{1b}[2J";
-    scene.tell(&json!({"tell": "beat", "node": 7, "name": escape, "stream": stream, "seen": 0}));
-    scene.tell(&json!({"tell": escape, "node": 7}));
+    scene.send(&json!({"tell": "beat", "node": 7, "name": escape, "stream": stream, "seen": 0}));
+    scene.send(&json!({"tell": escape, "node": 7}));
     scene.forge("tidegate.chat.room.x\u{1b}[2J", &json!({}));
     for member in [escape, ""] {
-        scene.tell(&json!({"tell": "here", "node": 7, "room": "tide", "members": 1, "nicks": [member]}));
+        scene.send(&json!({"tell": "here", "node": 7, "room": "tide", "members": 1, "nicks": [member]}));
     }
     let mut notes = Vec::new();
     for count in 1..=5 {

@@ -10,12 +10,12 @@ use crate::Failure;
 use crate::system::Passed;
 
 /// The server accepts.
-pub fn tell_ready() {
+pub fn notify_ready() {
     notify(NotifyState::Ready);
 }
 
 /// The server is stopping.
-pub fn tell_stopping() {
+pub fn notify_stopping() {
     notify(NotifyState::Stopping);
 }
 

@@ -11,7 +11,7 @@ pub fn passed() -> Result<Vec<Passed<OwnedFd>>, Failure> {
 }
 
 /// The server accepts.
-pub fn tell_ready() {}
+pub fn notify_ready() {}
 
 /// The server is stopping.
-pub fn tell_stopping() {}
+pub fn notify_stopping() {}

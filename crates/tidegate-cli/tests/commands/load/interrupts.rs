@@ -15,7 +15,7 @@ use crate::kit::finish;
 fn echo_of_streams() -> (String, Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
-    let (tell, told) = channel();
+    let (sender, told) = channel();
     std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
         let (mut times, mut bytes) = (0, [0; 4096]);
@@ -25,7 +25,7 @@ fn echo_of_streams() -> (String, Receiver<()>) {
             }
             times += 1;
             if times == 10 {
-                let _ = tell.send(());
+                let _ = sender.send(());
             }
         }
     });
@@ -36,14 +36,14 @@ fn echo_of_streams() -> (String, Receiver<()>) {
 fn echo_of_datagrams() -> (String, Receiver<()>) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let addr = socket.local_addr().unwrap().to_string();
-    let (tell, told) = channel();
+    let (sender, told) = channel();
     std::thread::spawn(move || {
         let (mut times, mut bytes) = (0, [0; 4096]);
         while let Ok((n, from)) = socket.recv_from(&mut bytes) {
             let _ = socket.send_to(&bytes[..n], from);
             times += 1;
             if times == 10 {
-                let _ = tell.send(());
+                let _ = sender.send(());
             }
         }
     });

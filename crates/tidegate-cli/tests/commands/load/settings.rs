@@ -18,15 +18,15 @@ struct Seen {
 fn witness() -> (String, Receiver<Seen>) {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let url = format!("127.0.0.1:{}", listener.local_addr().unwrap().port());
-    let (tell, told) = channel();
+    let (sender, told) = channel();
     std::thread::spawn(move || {
         while let Ok((stream, from)) = listener.accept() {
-            let tell: Sender<Seen> = tell.clone();
+            let sender: Sender<Seen> = sender.clone();
             std::thread::spawn(move || {
                 let seen = Seen { from, at: Instant::now(), requests: 0 };
                 let requests = answer(stream);
                 // The test may have seen enough.
-                let _ = tell.send(Seen { requests, ..seen });
+                let _ = sender.send(Seen { requests, ..seen });
             });
         }
     });
