@@ -17,8 +17,8 @@ const PACKAGES: [&str; 4] = ["tidegate-os", "tidegate", "tidegate-async", "tideg
 const LONGEST: &str = "thousands_of_connections_are_served::tokio";
 
 /// How much longer than elsewhere a case may take, because every system call goes through one server process there.
-const PATIENCE: u32 = 10;
-const PATIENCE_WITH_THE_LONGEST: u32 = 60;
+const TIMEOUT: u32 = 10;
+const TIMEOUT_WITH_THE_LONGEST: u32 = 60;
 
 /// What async code runs on in a brief run: the models that Linux has not.
 const OF_WINDOWS: &str = "iocp,overlapped,event-select,async-select";
@@ -67,18 +67,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return wine.apps(if args.strict { &["--strict"] } else { &[] });
     }
     if args.brief {
-        wine.test(&["-p", "tidegate-os", "--lib", "--tests"], &[], PATIENCE)?;
-        wine.test(&["-p", "tidegate-async", "--lib", "--tests"], &[], PATIENCE)?;
-        wine.test(&["-p", "tidegate", "--lib", "--test", "loopback", "--test", "datagrams"], &[], PATIENCE)?;
+        wine.test(&["-p", "tidegate-os", "--lib", "--tests"], &[], TIMEOUT)?;
+        wine.test(&["-p", "tidegate-async", "--lib", "--tests"], &[], TIMEOUT)?;
+        wine.test(&["-p", "tidegate", "--lib", "--test", "loopback", "--test", "datagrams"], &[], TIMEOUT)?;
         let conformance = ["-p", "tidegate", "--test", "conformance"];
         let skipped = [LONGEST, "::pool", "::poll", "::tokio"].map(|name| ["--skip", name]);
-        wine.test(&conformance, skipped.as_flattened(), PATIENCE)?;
+        wine.test(&conformance, skipped.as_flattened(), TIMEOUT)?;
     } else if let Some(name) = args.only.as_deref() {
-        wine.test(&everything(), &[name], PATIENCE_WITH_THE_LONGEST)?;
+        wine.test(&everything(), &[name], TIMEOUT_WITH_THE_LONGEST)?;
     } else {
-        wine.test(&everything(), &["--skip", LONGEST], PATIENCE)?;
+        wine.test(&everything(), &["--skip", LONGEST], TIMEOUT)?;
         let longest = [LONGEST, "--exact"];
-        wine.test(&["-p", "tidegate", "--test", "conformance"], &longest, PATIENCE_WITH_THE_LONGEST)?;
+        wine.test(&["-p", "tidegate", "--test", "conformance"], &longest, TIMEOUT_WITH_THE_LONGEST)?;
         wine.apps(&["--all"])?;
     }
     if !args.no_bench && args.only.is_none() {
@@ -172,9 +172,9 @@ impl Wine {
     }
 
     /// Runs tests; all of them, or those with such names.
-    fn test(&self, of: &[&str], names: &[&str], patience: u32) -> anyhow::Result<()> {
+    fn test(&self, of: &[&str], names: &[&str], timeout: u32) -> anyhow::Result<()> {
         let mut cargo = self.cargo();
-        cargo.env("TIDEGATE_PATIENCE", patience.to_string());
+        cargo.env("TIDEGATE_PATIENCE", timeout.to_string());
         if self.brief {
             cargo.env("TIDEGATE_MODELS", OF_WINDOWS);
         }
