@@ -111,8 +111,8 @@ impl Bench {
     }
 
     /// What `send`, called so often in a row, takes each time until it returns.
-    fn each(&self, calls: u64, pieces_a_call: u64, send: impl Fn()) -> Rounds {
-        Rounds::of(|| {
+    fn each(&self, calls: u64, pieces_a_call: u64, send: impl Fn()) -> Samples {
+        Samples::of(|| {
             std::thread::sleep(REST);
             let before = self.seen.load(Ordering::Relaxed);
             let begun = Instant::now();
@@ -136,9 +136,9 @@ fn nanoseconds(taken: Duration, calls: u64) -> f64 {
 }
 
 /// Nanoseconds of each round, in order of size.
-struct Rounds(Vec<f64>);
+struct Samples(Vec<f64>);
 
-impl Rounds {
+impl Samples {
     fn of(round: impl FnMut() -> f64) -> Self {
         let mut all: Vec<f64> = std::iter::repeat_with(round).take(ROUNDS).collect();
         all.sort_by(f64::total_cmp);
@@ -153,7 +153,7 @@ impl Rounds {
 /// A line of cache that two threads write in turn: what one hand-over of it takes.
 fn line() {
     const TURNS: u64 = 1_000_000;
-    let rounds = Rounds::of(|| {
+    let rounds = Samples::of(|| {
         let line = AtomicU64::new(0);
         let play = |mine: u64| {
             for turn in 0..TURNS {
@@ -205,7 +205,7 @@ fn offload() {
         }
         for (what, mut all) in [("the call", calls), ("until it is done", whole)] {
             all.sort_by(f64::total_cmp);
-            Rounds(all).print(&format!("a job for {threads} threads, {what}"));
+            Samples(all).print(&format!("a job for {threads} threads, {what}"));
         }
         bench.end();
     }

@@ -66,7 +66,7 @@ enum Outcome {
 }
 
 /// A thread of callers: one operation after the other, each on any of the connections in its hand.
-pub struct Crowd<'a> {
+pub struct Team<'a> {
     pub world: &'a World,
     pub to: SocketAddr,
     pub first: u64,
@@ -77,7 +77,7 @@ pub struct Crowd<'a> {
     pub random: Random,
 }
 
-impl<'a> Crowd<'a> {
+impl<'a> Team<'a> {
     pub fn run(mut self) -> Vec<Ended> {
         let (mut hand, mut ended, mut number) = (Vec::new(), Vec::new(), self.first);
         let mut left = self.operations;
@@ -112,13 +112,13 @@ impl<'a> Crowd<'a> {
 }
 
 impl<'a> Call<'a> {
-    fn new(crowd: &Crowd<'a>, number: u64) -> Self {
-        let world = crowd.world;
+    fn new(team: &Team<'a>, number: u64) -> Self {
+        let world = team.world;
         let script = Script::new(world.seed, number, world.refuses);
         world.dialled(number);
         Self {
             world,
-            to: crowd.to,
+            to: team.to,
             number,
             since: Instant::now(),
             steps: script.steps(world.seed, number, world.greets).into_iter(),
@@ -129,7 +129,7 @@ impl<'a> Call<'a> {
             greeting: Vec::new(),
             sent: 0,
             heard: 0,
-            timeout: crowd.timeout,
+            timeout: team.timeout,
         }
     }
 

@@ -35,7 +35,7 @@ use libtest_mimic::{Completion, Failed, Trial};
 use tidegate::policy::WhenFull;
 use tidegate::{CloseReason, Model, Running, Server, Stats};
 
-use caller::{Crowd, Ended, Verdict};
+use caller::{Ended, Team, Verdict};
 use deadline::{Deadline, slow};
 use guest::Host;
 use random::Random;
@@ -48,7 +48,7 @@ const OPERATIONS: u64 = 40_000;
 const OPERATIONS_OF_A_ROUND: u64 = 8_000;
 /// A round has fewer connections than this many bits count.
 const ROUND_BITS: u32 = 20;
-const CROWDS: u64 = 6;
+const TEAMS: u64 = 6;
 
 /// Models with a fault that this finds and that is not mended yet: `--include-ignored` shows it.
 const NOT_YET: &[(Model, &str)] = &[];
@@ -147,7 +147,7 @@ struct Round {
     operations: u64,
     /// So many operations, then the server stops while callers are at work.
     stops_after: Option<u64>,
-    crowds: u64,
+    teams: u64,
     hand: usize,
     lossy: bool,
 }
@@ -156,8 +156,8 @@ impl Round {
     fn new(model: Model, seed: u64, round: u64, operations: u64, lossy: bool) -> Self {
         let mut random = Random::new(seed.rotate_left(32) ^ round);
         // A lost packet holds a thread up, not the others.
-        let (crowds, hand) = if lossy { (4 * CROWDS, 1) } else { (CROWDS, 4) };
-        let policy = limits::limits(model, &mut random, crowds as usize * hand, lossy);
+        let (teams, hand) = if lossy { (4 * TEAMS, 1) } else { (TEAMS, 4) };
+        let policy = limits::limits(model, &mut random, teams as usize * hand, lossy);
         let mut world = World::new(seed, round << ROUND_BITS);
         (world.greets, world.refuses) = (random.one_in(4), random.one_in(2));
         world.lossy = lossy;
@@ -172,37 +172,37 @@ impl Round {
             .expect("bind")
             .start()
             .expect("start");
-        Self { world, server, round, operations, stops_after, crowds, hand, lossy }
+        Self { world, server, round, operations, stops_after, teams, hand, lossy }
     }
 
     fn run(self) -> Done {
         let to = self.server.local_addr().addr().expect("an address");
         let ended: Vec<Ended> = thread::scope(|scope| {
-            let crowds: Vec<_> = (0..self.crowds)
+            let teams: Vec<_> = (0..self.teams)
                 .map(|n| {
-                    let crowd = self.crowd(n, to);
-                    scope.spawn(|| crowd.run())
+                    let team = self.team(n, to);
+                    scope.spawn(|| team.run())
                 })
                 .collect();
             if let Some(after) = self.stops_after {
-                let work = || crowds.iter().any(|crowd| !crowd.is_finished());
+                let work = || teams.iter().any(|team| !team.is_finished());
                 until(|| self.world.operations.load(SeqCst) >= after || !work());
                 self.world.stops.store(true, SeqCst);
                 self.server.stop();
             }
-            crowds.into_iter().flat_map(|crowd| crowd.join().expect("a crowd")).collect()
+            teams.into_iter().flat_map(|team| team.join().expect("a team")).collect()
         });
         self.finish(ended)
     }
 
-    fn crowd(&self, n: u64, to: std::net::SocketAddr) -> Crowd<'_> {
+    fn team(&self, n: u64, to: std::net::SocketAddr) -> Team<'_> {
         let first = (self.round << ROUND_BITS) + n;
-        Crowd {
+        Team {
             world: &self.world,
             to,
             first,
-            apart: self.crowds,
-            operations: self.operations / self.crowds + 1,
+            apart: self.teams,
+            operations: self.operations / self.teams + 1,
             hand: self.hand,
             timeout: slow(Duration::from_secs(40)),
             random: Random::new(self.world.seed ^ first.rotate_left(40)),
