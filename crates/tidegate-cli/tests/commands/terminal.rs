@@ -48,6 +48,7 @@ fn the_answer_of_bench_fits_terminals_of_80_and_120_columns() {
             columns,
             &[
                 "bench",
+                "--quick",
                 "--models",
                 "epoll,blocking",
                 "--connections",
@@ -55,7 +56,7 @@ fn the_answer_of_bench_fits_terminals_of_80_and_120_columns() {
                 "--requests",
                 "400",
                 "--repeats",
-                "4",
+                "1",
                 "--out",
                 out,
             ],

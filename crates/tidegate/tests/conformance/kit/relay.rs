@@ -111,6 +111,7 @@ impl Call {
         let answer = (&self.control).read(&mut [0; 1]);
         WAITING.fetch_sub(1, SeqCst);
         if timeout.is_some() && (self.rings.decide(OfferState::Withdrawn) || !self.rings.is_taken()) {
+            drop(self.control); // as who withdraws does: an offer that was withdrawn holds a descriptor of the server
             return carry_plain(&self.tcp, &inner);
         }
         if !self.rings.is_taken() {
