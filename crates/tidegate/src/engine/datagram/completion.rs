@@ -302,12 +302,9 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
     use std::num::NonZeroUsize;
 
-    use tidegate_os::datagram::{DatagramSocket, PortSharing};
-
     use super::*;
-    use crate::engine::Model;
-    use crate::engine::datagram::options;
-    use crate::policy::{DatagramPath, DatagramPolicy};
+    use crate::engine::datagram::kit;
+    use crate::policy::DatagramPolicy;
     use crate::proto::datagram::Replies;
     use crate::stats::DatagramStats;
 
@@ -394,17 +391,8 @@ mod tests {
     }
 
     fn worker() -> DatagramWorker {
-        let policy =
-            DatagramPolicy { replies: 4, threads: NonZeroUsize::new(1), ..DatagramPolicy::default() };
-        let options = options(Model::Poll, DatagramPath::Plain, &policy);
-        let socket = DatagramSocket::bind((Ipv4Addr::LOCALHOST, 0).into(), PortSharing::Own, &options);
-        DatagramWorker {
-            policy: Arc::new(policy),
-            path: DatagramPath::Plain,
-            socket: Arc::new(socket.unwrap()),
-            counters: Arc::default(),
-            stop_signal: Arc::new(StopSignal::new(|| {})),
-        }
+        let threads = NonZeroUsize::new(1);
+        kit::worker(DatagramPolicy { replies: 4, threads, ..DatagramPolicy::default() })
     }
 
     /// A loop that lets four replies be with the kernel, of which two hold the service back.

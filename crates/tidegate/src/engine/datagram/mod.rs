@@ -17,6 +17,8 @@
 
 #[cfg(any(target_os = "linux", windows))]
 pub(super) mod completion;
+#[cfg(test)]
+mod kit;
 mod pump;
 pub(super) mod readiness;
 #[cfg(target_os = "linux")]
@@ -249,21 +251,15 @@ pub(super) fn start_workers<W: Send + 'static>(
 
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
+    use std::net::Ipv4Addr;
     use std::num::NonZeroUsize;
     use std::time::Instant;
 
     use tidegate_os::datagram::PortSharing;
 
+    use super::kit::Deaf;
     use super::*;
     use crate::engine::start_datagrams;
-    use crate::service::Replies;
-
-    struct Deaf;
-
-    impl DatagramService for Deaf {
-        fn on_datagram(&mut self, _: SocketAddr, _: &[u8], _: &mut Replies) {}
-    }
 
     /// Receives that sleep bring something from nobody at once when the receiving side of the socket is shut down.
     #[test]

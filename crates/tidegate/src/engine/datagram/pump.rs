@@ -183,38 +183,15 @@ impl Pump {
 
 #[cfg(all(test, unix, not(tidegate_loom)))]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
     use std::time::Duration;
 
-    use tidegate_os::datagram::PortSharing;
-
+    use super::super::kit::{Deaf, worker};
     use super::*;
-    use crate::engine::Model;
-    use crate::engine::datagram::options;
-    use crate::policy::{DatagramPath, DatagramPolicy};
-    use crate::service::Replies;
-
-    struct Deaf;
-
-    impl DatagramService for Deaf {
-        fn on_datagram(&mut self, _: SocketAddr, _: &[u8], _: &mut Replies) {}
-    }
+    use crate::policy::DatagramPolicy;
 
     #[test]
     fn it_rests_after_a_failed_receive_unless_that_brought_a_report_about_a_peer() {
-        let policy = DatagramPolicy::default();
-        let options = options(Model::Poll, DatagramPath::Plain, &policy);
-        let socket = DatagramSocket::bind((Ipv4Addr::LOCALHOST, 0).into(), PortSharing::Own, &options);
-        let mut pump = Pump::new(
-            Box::new(Deaf),
-            DatagramWorker {
-                policy: Arc::new(policy),
-                path: DatagramPath::Plain,
-                socket: Arc::new(socket.unwrap()),
-                counters: Arc::default(),
-                stop_signal: Arc::new(StopSignal::new(|| {})),
-            },
-        );
+        let mut pump = Pump::new(Box::new(Deaf), worker(DatagramPolicy::default()));
         let cases = [
             (io::ErrorKind::ConnectionRefused, Duration::ZERO, Step::Idle),
             (io::ErrorKind::OutOfMemory, FAILED_RECEIVE_PAUSE, Step::Again),

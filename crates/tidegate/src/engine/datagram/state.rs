@@ -107,31 +107,15 @@ impl Drain {
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]
 mod tests {
     use rustix::io::Errno;
-    use tidegate_os::datagram::{DatagramOptions, DatagramSocket, PortSharing};
-    use tidegate_os::socket::Blocking;
 
-    use super::super::StopSignal;
+    use super::super::kit::{Deaf, worker};
     use super::*;
-    use crate::policy::datagram::DatagramPath;
-
-    struct Deaf;
-
-    impl DatagramService for Deaf {
-        fn on_datagram(&mut self, _: SocketAddr, _: &[u8], _: &mut Replies) {}
-    }
 
     #[test]
     fn what_the_kernel_had_no_memory_for_is_counted_apart() {
-        let options = DatagramOptions::new(Blocking::Never);
         let to = SocketAddr::from(([127, 0, 0, 1], 0));
-        let counters = Arc::new(DatagramCounters::new());
-        let worker = DatagramWorker {
-            policy: Arc::default(),
-            path: DatagramPath::Plain,
-            socket: Arc::new(DatagramSocket::bind(to, PortSharing::Own, &options).unwrap()),
-            counters: counters.clone(),
-            stop_signal: Arc::new(StopSignal::new(|| {})),
-        };
+        let worker = worker(DatagramPolicy::default());
+        let counters = worker.counters.clone();
         let mut state = DatagramState::new(Box::new(Deaf), &worker);
         for errno in [Errno::NOBUFS, Errno::NOMEM, Errno::HOSTUNREACH, Errno::MSGSIZE] {
             assert!(state.replies.send(to, b"x"));
