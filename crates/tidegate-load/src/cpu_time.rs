@@ -8,7 +8,7 @@
 /// tick.
 #[must_use]
 pub fn cpu_s(pid: u32) -> f64 {
-    members(pid).into_iter().map(spent_s).sum()
+    all_spent_s(&members(pid))
 }
 
 /// Processor time from one moment to another, of the same processes.
@@ -23,14 +23,14 @@ impl CpuTime {
     /// From now on, of process `pid`.
     #[must_use]
     pub fn of(pid: u32) -> Self {
-        let members = members(pid);
-        let before_s = members.iter().copied().map(spent_s).sum();
-        Self { pid, members, before_s }
+        let mut time = Self { pid, members: members(pid), before_s: 0.0 };
+        time.restart();
+        time
     }
 
     /// From now on, of the same processes, which need not be looked for again.
     pub(crate) fn restart(&mut self) {
-        self.before_s = self.members.iter().copied().map(spent_s).sum();
+        self.before_s = all_spent_s(&self.members);
     }
 
     /// Until now, in seconds.
@@ -42,7 +42,7 @@ impl CpuTime {
 
     /// The same of the processes that were there at the beginning.
     pub(crate) fn known_s(&self) -> f64 {
-        (self.members.iter().copied().map(spent_s).sum::<f64>() - self.before_s).max(0.0)
+        (all_spent_s(&self.members) - self.before_s).max(0.0)
     }
 
     /// The same of those that have been started since.
@@ -55,6 +55,10 @@ impl CpuTime {
 fn members(pid: u32) -> Vec<u32> {
     let known = family_ids(pid);
     if known.is_empty() { tidegate_os::process::family(pid) } else { known } // a system without `/proc`
+}
+
+fn all_spent_s(members: &[u32]) -> f64 {
+    members.iter().copied().map(spent_s).sum()
 }
 
 /// Of a process, and of its children that ended and were waited for.

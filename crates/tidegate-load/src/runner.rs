@@ -234,23 +234,17 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         run_state.set_dialler(self.client.dialler());
         let begun = Instant::now();
         let at_once = run_state.plan.begins_at_once();
-        let mut window = Measurement::open(run_state.plan.server_pid);
-        if at_once {
-            run_state.set_stage(Stage::Measuring);
-            (self.observer)(RunEvent::Measuring);
-        }
+        let window = at_once.then(|| self.open_window());
         self.open_all(dial);
         self.presence.is_opening = false;
         let connect_s = begun.elapsed().as_secs_f64();
         let connected = run_state.first_attempts_connected.load(Relaxed);
         let attempted = run_state.dials().min(run_state.plan.connections as u64);
         (self.observer)(RunEvent::Connected { attempted, connected });
-        if !at_once {
+        let mut window = window.unwrap_or_else(|| {
             self.warm_up();
-            window = Measurement::open(run_state.plan.server_pid);
-            run_state.set_stage(Stage::Measuring);
-            (self.observer)(RunEvent::Measuring);
-        }
+            self.open_window()
+        });
         let mut recorder = Recorder::new(window.begun);
         self.before = self.client.stats();
         self.measure(&mut window, &mut recorder);
@@ -280,6 +274,14 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         run_state.set_stage(Stage::Over);
         self.client.stop();
         report
+    }
+
+    /// From now on requests count.
+    fn open_window(&mut self) -> Measurement {
+        let window = Measurement::open(self.run_state.plan.server_pid);
+        self.run_state.set_stage(Stage::Measuring);
+        (self.observer)(RunEvent::Measuring);
+        window
     }
 
     /// What the window so far is judged by, besides the figures.
