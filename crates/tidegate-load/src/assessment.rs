@@ -80,7 +80,7 @@ fn is_one_way(r: &Report) -> bool {
     r.udp.as_ref().is_some_and(|udp| !udp.echo)
 }
 
-/// Whether each connection sends at a pace of its own.
+/// Whether each connection sends at its own pace.
 fn is_paced(r: &Report) -> bool {
     r.rate_bytes_per_s_per_block.is_some()
 }

@@ -10,7 +10,7 @@ use tidegate_load::cpu_time::cpu_s;
 use tidegate_load::{Amount, Plan, Protocol, Rate, RunEvent, run};
 use tidegate_services::Echo;
 
-/// A process that spends processor time when it is told to, and else none.
+/// A process that spends processor time on demand, and else none.
 struct Spender {
     child: Child,
     answers: BufReader<std::process::ChildStdout>,

@@ -30,7 +30,7 @@ use crate::verdict::Warning;
 const STAMP: usize = 8;
 /// How often it is looked whether something has come.
 const LOOK: Duration = Duration::from_millis(50);
-/// For how long a target may be silent at the beginning before that is told.
+/// For how long a target may be silent at the beginning before that is reported.
 const SILENT: Duration = Duration::from_secs(1);
 /// How long the last answers of an interrupted run are waited for.
 const HURRY: Duration = Duration::from_secs(1);
@@ -142,9 +142,9 @@ impl<F: FnMut(Silence)> PingRun<'_, F> {
         let all = plan.connections;
         // Nobody is left who could send.
         let is_over = |count: Count| count.ended + count.failed >= all;
-        let are_made = |count: Count| count.stand + count.failed >= all;
+        let are_made = |count: Count| count.established + count.failed >= all;
         let all_stand = self.follow(&client, begun, plan.timeout, are_made) == PingWait::Met;
-        let none_stands = self.shared.state().count.stand == 0;
+        let none_established = self.shared.state().count.established == 0;
         let mut report = PingReport::new(plan, model);
         if all_stand && matches!(plan.amount, Amount::Time(_)) {
             self.follow(&client, begun, plan.warm_up, is_over);
@@ -153,7 +153,7 @@ impl<F: FnMut(Silence)> PingRun<'_, F> {
         let window = Instant::now();
         self.shared.set(PingStage::Measuring);
         let limit = match plan.amount {
-            _ if none_stands => Duration::ZERO,
+            _ if none_established => Duration::ZERO,
             Amount::Time(time) => time,
             Amount::Requests(_) => Duration::MAX,
         };
@@ -167,13 +167,13 @@ impl<F: FnMut(Silence)> PingRun<'_, F> {
         let is_interrupted = self.interrupted.load(Relaxed);
         let timeout = match outcome {
             PingWait::Silent => Duration::ZERO,
-            _ if none_stands => Duration::ZERO,
+            _ if none_established => Duration::ZERO,
             _ if is_interrupted => plan.timeout.min(HURRY),
             _ => plan.timeout,
         };
         let is_over = self.shared.wait(&AtomicBool::new(false), timeout, is_over);
         if !is_over && !is_interrupted {
-            self.shared.note(|| not_answered(plan, none_stands));
+            self.shared.note(|| not_answered(plan, none_established));
         }
         client.stop();
         report.fast_paths = client.join().fast_paths;
@@ -229,9 +229,9 @@ enum PingWait {
     Silent,
 }
 
-fn not_answered(plan: &PingPlan, none_stands: bool) -> String {
+fn not_answered(plan: &PingPlan, none_established: bool) -> String {
     let (target, s) = (&plan.target, plan.timeout.as_secs_f64());
-    match none_stands {
+    match none_established {
         true => format!("{target}: no connection within {s:.1} s: {}", Silence::NotConnected),
         false => format!(
             "{target}: no answer for {s:.1} s; check that the server echoes and does not hang, or raise --timeout"

@@ -154,7 +154,7 @@ impl PingReport {
     /// Enters what the sessions have left.
     pub(super) fn enter(&mut self, shared: &PingShared, passed: Duration) {
         let state = shared.state();
-        self.connected = state.count.stand;
+        self.connected = state.count.established;
         self.elapsed_s = passed.as_secs_f64();
         self.round_trips = state.nanos.len();
         if self.elapsed_s > 0.0 {

@@ -45,7 +45,7 @@ pub(super) struct PingShared {
 /// Connections by what became of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Count {
-    pub(super) stand: usize,
+    pub(super) established: usize,
     pub(super) failed: usize,
     pub(super) ended: usize,
 }
@@ -247,7 +247,7 @@ impl PingSession {
 
 impl Session for PingSession {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.shared.change(|state| state.count.stand += 1);
+        self.shared.change(|state| state.count.established += 1);
         self.send(self.now(), out);
         Flow::Continue
     }

@@ -25,8 +25,8 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
     }
     /// First data arrives with the accept: this saves a wake-up for each connection, and silent connections cost the
     /// server nothing. Whole seconds, rounded up by the kernel to its next SYN-ACK retransmission. Linux only
-    /// (`TCP_DEFER_ACCEPT`, `tcp(7)`); ignored for services that [speak first](crate::ServiceOptions::speaks_first), and
-    /// on a Unix socket.
+    /// (`TCP_DEFER_ACCEPT`, `tcp(7)`); ignored for services that
+    /// [speak first](crate::ServiceOptions::speaks_first), and on a Unix socket.
     defer: Option<Duration> = Some(Duration::from_secs(1)) => {
         what: "How long the kernel may hold a connection back until its first data arrives",
         cost: "silent connections fill the backlog for that long; when the server stops they are reset",

@@ -26,8 +26,8 @@ pub trait Service: Send + Sync + 'static {
         ServiceOptions::default()
     }
 
-    /// Called when a dial of a [`Dialler`](crate::Dialler) failed; there is no session. A layer passes it to the service
-    /// inside.
+    /// Called when a dial of a [`Dialler`](crate::Dialler) failed; there is no session. A layer passes it to the
+    /// service inside.
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
         let _ = (dial, error);
     }

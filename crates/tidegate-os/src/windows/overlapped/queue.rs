@@ -370,8 +370,8 @@ impl<N: Notifier> Queue<N> {
         }
     }
 
-    /// Ends accepts whose connection has been established for `limit` without a byte (`SO_CONNECT_TIME`); each completes
-    /// as aborted.
+    /// Ends accepts whose connection has been established for `limit` without a byte (`SO_CONNECT_TIME`); each
+    /// completes as aborted.
     pub fn drop_silent(&self, limit: Duration) {
         for (_, operation) in &self.table.operations {
             if let OperationData::Accept(accept) = &operation.held
