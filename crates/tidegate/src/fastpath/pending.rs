@@ -1,20 +1,23 @@
 //! Pending work of a listener: callers that have sent nothing yet, and offers whose connection has not arrived.
 //!
-//! Nothing here blocks, and no descriptor is opened or closed: messages are peeked at in the socket queue, with the
-//! descriptors they carry.
+//! Nothing here blocks, and no descriptor of another process is opened or closed: messages are peeked at in the socket
+//! queue, with the descriptors they carry. But a caller's socket is a descriptor of this process, so whoever waits is let
+//! go once the process has none left: established connections come first, and callers go on with TCP.
 
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidegate_os::abstract_socket;
+use tidegate_os::socket::is_out_of_descriptors;
 
 use super::closer::{Closer, PeerSocket};
 use super::protocol::{HELLO_BYTES, name, parse, same};
 use crate::policy::FastPath;
+use crate::policy::accept::EXHAUSTION_PAUSE;
 use crate::stats::Counters;
 
 /// Limit per user; further callers are disconnected.
@@ -24,6 +27,9 @@ const MOST_CALLERS: usize = 64;
 const MOST_FOR_ONE: usize = 4;
 /// Sockets of one user being closed, above which no caller is accepted.
 const MOST_CLOSING: usize = 64;
+/// After the process had no descriptor, no caller is accepted for this time: a listener that pauses accepting tries it
+/// again meanwhile, and is the first.
+const SHORTAGE: Duration = EXHAUSTION_PAUSE.saturating_mul(2);
 
 /// Shared configuration: which users may send offers, and the closing threads for each.
 #[derive(Debug)]
@@ -79,6 +85,8 @@ pub(super) struct Pending {
     is_closed: bool,
     /// Callers cannot be accepted for now: no descriptor is left, or too many sockets are being closed.
     is_held_up: bool,
+    /// The end of [`SHORTAGE`].
+    short_until: Option<Instant>,
     callers: VecDeque<PendingCaller>,
     offers: Vec<PendingHandshake>,
 }
@@ -139,6 +147,9 @@ impl Pending {
 
     /// Accepts pending callers; `false` if one cannot be accepted for now.
     fn accept(&mut self, context: &RendezvousContext, counters: &Counters, now: Instant) -> bool {
+        if self.short_until.is_some_and(|until| now < until) {
+            return false;
+        }
         let Some(listener) = &self.listener else { return true };
         for _ in 0..MOST_CALLERS {
             // The owner is known only after the accept, so every closer must have room.
@@ -147,6 +158,10 @@ impl Pending {
             }
             let socket = match listener.accept() {
                 Ok((socket, _)) => socket,
+                Err(e) if is_out_of_descriptors(&e) => {
+                    self.give_up(counters, now);
+                    return false;
+                }
                 Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
             };
             let Some((user, closer)) = context.trusted(abstract_socket::user_of(&socket).ok()) else {
@@ -157,6 +172,20 @@ impl Pending {
             self.callers.push_back(PendingCaller { socket: closer.hold(socket), user: *user, since: now });
         }
         true
+    }
+
+    /// Lets go of everybody who waits, for a shortage of descriptors.
+    fn give_up(&mut self, counters: &Counters, now: Instant) {
+        counters.fast_paths_refused.add(self.offers.len() as u64);
+        self.offers.clear();
+        self.callers.clear();
+        self.short_until = Some(now + SHORTAGE);
+    }
+
+    /// Whether the process has no descriptor left.
+    fn is_short(&self) -> bool {
+        let one = self.listener.as_ref().map(|listener| listener.try_clone());
+        one.is_some_and(|one| one.is_err_and(|e| is_out_of_descriptors(&e)))
     }
 
     /// Keeps a valid offer, if its user is below the limit.
@@ -192,6 +221,9 @@ impl Pending {
             self.listener = abstract_socket::listen(&name(same(context.addr))).ok().map(Arc::new);
         }
         self.collect(context, counters, now);
+        if !self.is_empty() && self.is_short() {
+            self.give_up(counters, now);
+        }
         let offers = self.offers.iter().map(|offer| &offer.socket);
         let callers = self.callers.iter().map(|caller| &caller.socket);
         let ended = abstract_socket::ended(offers.chain(callers).map(PeerSocket::socket)).unwrap_or_default();

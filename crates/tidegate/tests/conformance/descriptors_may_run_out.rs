@@ -30,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 const ROLE: &str = "TIDEGATE_CONFORMANCE_SERVER";
-const DESCRIPTORS: u64 = 64;
+pub(crate) const DESCRIPTORS: u64 = 64;
 const CLIENTS: usize = 300;
 /// Threads that accept, at most.
 const IO_THREADS: usize = 2;
@@ -76,21 +76,22 @@ fn case(model: Model) {
 }
 
 /// What the server says of itself.
-struct Now {
-    accepted: u64,
+pub(crate) struct Now {
+    pub(crate) accepted: u64,
     no_descriptors: u64,
     cpu_ms: u64,
 }
 
-struct OtherProcess {
+/// A server of [`Echo`] that has [`DESCRIPTORS`].
+pub(crate) struct OtherProcess {
     child: Child,
     orders: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
-    addr: SocketAddr,
+    pub(crate) addr: SocketAddr,
 }
 
 impl OtherProcess {
-    fn start(model: Model) -> Self {
+    pub(crate) fn start(model: Model) -> Self {
         let server = harness::name(module_path!(), "the_server");
         let mut child = Command::new(std::env::current_exe().expect("this binary"))
             .args(["--exact", &server, "--nocapture", "--test-threads=1"])
@@ -105,13 +106,19 @@ impl OtherProcess {
         Self { child, orders, answers, addr }
     }
 
+    /// Whether it has no descriptor left.
+    pub(crate) fn is_full(&self) -> bool {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("/proc");
+        open.count() as u64 >= DESCRIPTORS
+    }
+
     fn ask(&mut self) -> Now {
         self.orders.as_mut().expect("a pipe").write_all(b"now\n").expect("the server is there");
         self.heard()
     }
 
     /// Ends its input; returns its last counters.
-    fn stop(mut self) -> Now {
+    pub(crate) fn stop(mut self) -> Now {
         self.orders = None;
         let last = self.heard();
         // What the test harness of the other process still has to say.

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use tidegate::{Client, CloseReason, Endpoint, Model, Peer, Refusal, Running, Ser
 use tidegate_os::{abstract_socket, handover};
 
 use super::player::{Game, MODELS, Player, impostor, is_alone, policy};
+use crate::conformance::descriptors_may_run_out::{DESCRIPTORS, OtherProcess};
 use crate::conformance::kit::{self, Deadline, Echo};
 use crate::harness;
 
@@ -41,6 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         the_owners_offer_is_found_among_others,
         an_offer_ends_with_its_process,
         nobody_waits_for_ever_and_not_everybody_may_wait,
+        who_waits_keeps_no_descriptor_from_a_connection,
         what_cannot_be_closed_holds_up_nobody,
         a_false_listener_holds_up_no_dialler,
     ];
@@ -237,6 +240,41 @@ fn nobody_waits_for_ever_and_not_everybody_may_wait() {
             [abstract_socket::connect(&name(to)).expect("call"), leave(bound().1, to, &[memory.as_fd()])];
         kit::until("both are hung up on", || waits.iter().all(hung_up));
         kit::finish(server);
+    }
+}
+
+/// A server has no more descriptors than somebody leaves offers, who leaves another one for each that is let go of. They
+/// may wait for longer than any case may take, and yet others get in.
+fn who_waits_keeps_no_descriptor_from_a_connection() {
+    for model in MODELS {
+        let _deadline = Deadline::new(format!("as many offers as descriptors, {model}"));
+        let server = OtherProcess::start(model);
+        let (to, is_over) = (server.addr, AtomicBool::new(false));
+        let mut offers = Vec::new();
+        let mut refill = || {
+            offers.retain(|control| !hung_up(control));
+            while offers.len() < DESCRIPTORS as usize
+                && let Ok(control) = abstract_socket::connect(&name(to))
+            {
+                let from = SocketAddr::from(([127, 0, 0, 1], 1 + offers.len() as u16));
+                if handover::send(&control, &hello(from, to), &[]).is_ok() {
+                    offers.push(control);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    refill();
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            kit::until("no descriptor is left", || server.is_full());
+            (0..3).for_each(|_| is_served(bound().0, to));
+            is_over.store(true, SeqCst);
+        });
+        drop(offers);
+        assert_eq!(server.stop().accepted, 3, "{model}");
     }
 }
 

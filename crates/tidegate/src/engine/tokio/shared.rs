@@ -133,19 +133,24 @@ impl Socket for LinkStream {
 
 /// An established connection that has agreed on shared memory.
 pub(in crate::engine) fn over(link: MemoryLink) -> io::Result<LinkStream> {
-    let notify = TcpStream::adopt(link.borrowed().try_clone_to_owned()?.into())?;
-    Ok(LinkStream { link, notify, waits: Readiness::default() })
+    let again = link.borrowed().try_clone_to_owned()?;
+    watched(link, again)
 }
 
-/// An accepted connection: through shared memory if it has left an offer.
+fn watched(link: MemoryLink, again: OwnedFd) -> io::Result<LinkStream> {
+    Ok(LinkStream { link, notify: TcpStream::adopt(again.into())?, waits: Readiness::default() })
+}
+
+/// An accepted connection: through shared memory if it has left an offer, and there is a descriptor for the reactor.
 pub(in crate::engine) fn claim(
     stream: TcpStream,
     rendezvous: &Rendezvous,
     peer: SocketAddr,
 ) -> io::Result<Result<LinkStream, TcpStream>> {
     let stream = Stream::from(OwnedFd::from(stream.into_std()?));
+    let Ok(again) = stream.as_fd().try_clone_to_owned() else { return TcpStream::adopt(stream).map(Err) };
     match rendezvous.claim(stream, peer) {
-        Ok(link) => over(link).map(Ok),
+        Ok(link) => watched(link, again).map(Ok),
         Err(stream) => TcpStream::adopt(stream).map(Err),
     }
 }
