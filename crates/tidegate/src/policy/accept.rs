@@ -49,7 +49,8 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
         change: Live,
         on: &[
             (READINESS, Kept),
-            (COMPLETION, NoEffect("the kernel accepts, and one wait returns all completions")),
+            (&[Model::Uring], Kept),
+            (&[Model::Overlapped, Model::Iocp, Model::Rio], NoEffect("it has as many accepts posted as `accept.posted` says")),
             (WITHOUT_LOOP, NoEffect("a dedicated thread or task accepts and does nothing else")),
         ],
     }
@@ -145,6 +146,9 @@ pub const EXHAUSTION_PAUSE: Duration = Duration::from_millis(100);
 /// Single accepts that a thread of a completion model keeps posted while other threads do, too. The kernel wakes the
 /// accept that has waited longest: with fewer, threads alternate more often; a thread that is woken takes up to this
 /// many.
+///
+/// A lone thread of `uring` posts as many while more come at once than [`Accept::batch`]; while fewer come, one
+/// multishot accept is cheaper (`benchmarks/http.md`).
 pub const ACCEPT_QUANTUM: usize = 16;
 
 /// Single accepts posted together when there is too little room for a multishot accept, on completion models.

@@ -3,7 +3,7 @@
 //! # How it waits
 //! One system call hands over everything that was asked for since the last one (sends, re-arms, closes, of all
 //! connections) and waits for completions. Accepts and receives are multishot: armed once, they complete again and
-//! again. Where several threads accept, accepts are single and take turns. With `DEFER_TASKRUN` the kernel does the
+//! again. Accepts are single where several threads take turns, and while more come at once than `accept.batch`. With `DEFER_TASKRUN` the kernel does the
 //! completion work on this thread, in that call, and interrupts nobody.
 //!
 //! # What it bounds

@@ -20,6 +20,10 @@ pub(super) struct OutstandingAccepts {
     endless: bool,
     /// Single ones.
     single: usize,
+    /// What they brought since they were looked after last.
+    at_once: usize,
+    /// That was more than are to be accepted in a row: they are single until one finds nobody.
+    in_batches: bool,
     /// How many single ones were last outstanding at most, and how many it should be because the server is behind.
     most: usize,
     boost: usize,
@@ -50,6 +54,15 @@ impl OutstandingAccepts {
         let wanted = high.max(self.boost).max(least);
         self.boost /= 2;
         wanted
+    }
+
+    /// Whether accepts are to be single ones, a few at a time: from when the endless one has brought more at once than
+    /// are to be accepted in a row, until a single one finds nobody. Many at once keep the others waiting; and of a
+    /// thousand that are accepted, then read, then answered and then closed, nothing is left in the processor's cache
+    /// from one step to the next.
+    fn go_in_batches(&mut self, at_once: usize, batch: usize) -> bool {
+        self.in_batches = if self.endless { at_once > batch } else { self.in_batches && self.single == 0 };
+        self.in_batches
     }
 
     /// A connection has found none of them, although some are left: silent connections hold those, or some were posted
@@ -83,6 +96,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
 
     /// Keeps accepts posted exactly while connections may be accepted, and never more than there is room for.
     pub(super) fn look_after_accepts(&mut self) {
+        let at_once = std::mem::take(&mut self.accepts.at_once);
         let Some(listener) = self.listener.clone() else { return };
         let posted = self.accepts.are_posted();
         if self.accepts.stopping {
@@ -110,10 +124,10 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             }
             Admission::Wait => {}
             Admission::Admit if self.accept_marks().is_some() => self.keep_posted(&listener, room),
-            Admission::Admit if turns => self.accept_singly(&listener, room.min(ACCEPT_QUANTUM)),
+            Admission::Admit if turns => self.accept_singly(&listener, room.min(self.quantum())),
             // More may come in at once than there is room for: the whole backlog.
             Admission::Admit if room > self.loop_state.worker.policy.accept.backlog as usize => {
-                self.accept_all(&listener)
+                self.accept_all(&listener, at_once)
             }
             Admission::Admit if self.accepts.endless => self.stop_accepting(),
             Admission::Admit => self.accept_singly(&listener, room.min(ACCEPTS_NEAR_LIMIT)),
@@ -140,11 +154,23 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         }
     }
 
-    fn accept_all(&mut self, listener: &P::Listener) {
-        if !self.accepts.endless {
-            self.accepts.endless = true;
-            self.port.accept_all(listener);
+    /// One accept that completes without end, unless that brings too many at once.
+    fn accept_all(&mut self, listener: &P::Listener, at_once: usize) {
+        let batch = self.loop_state.worker.policy.accept.batch;
+        match (self.accepts.go_in_batches(at_once, batch), self.accepts.endless) {
+            (true, true) => self.stop_accepting(),
+            (true, false) => self.accept_singly(listener, self.quantum()),
+            (false, true) => {}
+            (false, false) => {
+                self.accepts.endless = true;
+                self.port.accept_all(listener);
+            }
         }
+    }
+
+    /// Single accepts posted together while connections wait for them.
+    fn quantum(&self) -> usize {
+        self.loop_state.worker.policy.accept.batch.min(ACCEPT_QUANTUM)
     }
 
     fn accept_singly(&mut self, listener: &P::Listener, want: usize) {
@@ -184,6 +210,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     }
 
     pub(super) fn accepted(&mut self, outcome: io::Result<(P::Socket, Option<SocketAddr>)>, ended: bool) {
+        self.accepts.at_once += usize::from(outcome.is_ok());
         let mut claimed = false;
         if ended {
             // Single accepts end with each completion; the endless one is the last to be left over.
@@ -278,5 +305,21 @@ mod tests {
         // Also where the boost is used up: the mark alone would post none, and nobody would be told again.
         (accepts.behind, accepts.boost) = (true, 0);
         assert_eq!(accepts.wanted(8), 17);
+    }
+
+    /// A burst is more than a batch; what follows it is taken by single accepts, until they find nobody.
+    #[test]
+    fn a_server_that_is_behind_accepts_in_batches() {
+        let mut accepts = OutstandingAccepts { endless: true, ..OutstandingAccepts::default() };
+        assert!(!accepts.go_in_batches(64, 64), "that many may come at once");
+        assert!(accepts.go_in_batches(65, 64));
+        accepts.endless = false; // it was asked to end, and has come back
+        for at_once in [0, 16, 16] {
+            assert!(accepts.go_in_batches(at_once, 64), "all single ones were used up");
+        }
+        accepts.single = 1;
+        assert!(!accepts.go_in_batches(15, 64), "one of them waits");
+        accepts.single = 0;
+        assert!(!accepts.go_in_batches(16, 64), "nothing says that it is behind again");
     }
 }
