@@ -7,7 +7,7 @@
 mod datagram;
 
 pub use crate::proto::group::Group;
-pub use crate::proto::mail::{Mailbox, MailboxError, Message, OffloadError, Recipient};
+pub use crate::proto::mail::{Mailbox, MailboxError, Message, OffloadError, Recipient, SendError};
 pub use crate::proto::outbox::{LayerBuffer, Outbox};
 pub use crate::proto::session::{Dialled, Mail, Service, Session};
 pub use crate::types::{

@@ -119,7 +119,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::proto::mail::Address;
+    use crate::proto::mail::{Address, SendError};
     use crate::proto::session::Mail;
 
     /// A mail sink that remembers what came, and has room for so much.
@@ -129,7 +129,7 @@ mod tests {
     }
 
     impl MailSink for TestSink {
-        fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError> {
+        fn post(&self, to: Token, mail: Mail) -> Result<(), SendError<Mail>> {
             let Mail::Group(value) = mail else { panic!("{mail:?} was not sent to a group") };
             self.got.lock().unwrap().push((to, *value.downcast_ref().unwrap()));
             Ok(())

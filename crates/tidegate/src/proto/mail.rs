@@ -15,7 +15,7 @@ use crate::proto::session::Mail;
 /// Takes mail for the connections of one thread. Implemented by the engines.
 pub trait MailSink: Send + Sync {
     /// Queues mail for a connection and wakes its thread if it sleeps.
-    fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError>;
+    fn post(&self, to: Token, mail: Mail) -> Result<(), SendError<Mail>>;
 
     /// Queues a dial for this thread, or one of the same kind. A request that is not queued is
     /// [refused](DialRequest::refused), so that no mail follows.
@@ -84,7 +84,7 @@ pub(crate) struct Address {
 
 impl Address {
     /// Queues mail for the session, and wakes its thread if it sleeps.
-    pub(crate) fn post(&self, mail: Mail) -> Result<(), MailboxError> {
+    pub(crate) fn post(&self, mail: Mail) -> Result<(), SendError<Mail>> {
         self.mail_sink.post(self.token, mail)
     }
 }
@@ -106,9 +106,17 @@ impl<M: Send + 'static> Mailbox<M> {
     /// that is gone, or goes before it is read, is dropped.
     ///
     /// # Errors
-    /// [`MailboxError`] when the thread has stopped or its mail queue is full; the message is lost.
-    pub fn send(&self, message: M) -> Result<(), MailboxError> {
-        self.address.post(Mail::Message(Message::new(message)))
+    /// [`SendError`], with the message, when the thread has stopped or its mail queue is full.
+    pub fn send(&self, message: M) -> Result<(), SendError<M>> {
+        let Err(SendError { error, message }) = self.address.post(Mail::Message(Message::new(message)))
+        else {
+            return Ok(());
+        };
+        let Mail::Message(Message(message)) = message else {
+            unreachable!("a sink gives back what it was given")
+        };
+        let message = message.downcast().expect("a sink gives back what it was given");
+        Err(SendError { error, message: *message })
     }
 }
 
@@ -287,3 +295,32 @@ impl fmt::Display for MailboxError {
 }
 
 impl std::error::Error for MailboxError {}
+
+/// A message that was not queued, and why.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SendError<M> {
+    /// Why.
+    pub error: MailboxError,
+    /// The message, for another try.
+    pub message: M,
+}
+
+impl<M> From<SendError<M>> for MailboxError {
+    fn from(refused: SendError<M>) -> Self {
+        refused.error
+    }
+}
+
+impl<M> fmt::Debug for SendError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendError").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<M> fmt::Display for SendError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<M> std::error::Error for SendError<M> {}

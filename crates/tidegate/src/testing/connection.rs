@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::TestDial;
 use super::surroundings::Surroundings;
 use crate::policy::Policy;
-use crate::proto::mail::{Address, MailSink, Mailbox, Message};
+use crate::proto::mail::{Address, MailSink, Mailbox};
 use crate::proto::table::{Table, Token};
 use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
-use crate::service::{CloseReason, Mail, Peer, Recipient, Refusal, Service, Session};
+use crate::service::{CloseReason, Mail, Peer, Recipient, Refusal, SendError, Service, Session};
 use crate::stats::{Counters, Stats, Writers, sum};
 
 /// The peer's address, used if the service [asks for it](crate::ServiceOptions::peer_addr).
@@ -181,8 +181,8 @@ impl TestConnection {
     ///
     /// # Errors
     /// None but what [`Mailbox::send`] has.
-    pub fn deliver<M: Send + 'static>(&mut self, message: M) -> Result<(), crate::MailboxError> {
-        let sent = self.address().post(Mail::Message(Message::new(message)));
+    pub fn deliver<M: Send + 'static>(&mut self, message: M) -> Result<(), SendError<M>> {
+        let sent = Mailbox::of(self.address()).send(message);
         self.settle();
         sent
     }

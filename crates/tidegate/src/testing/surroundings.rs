@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::TestConnection;
 use crate::policy::Policy;
 use crate::proto::dial::DialRequest;
-use crate::proto::mail::{Job, MailSink, MailboxError, OffloadError, Workers};
+use crate::proto::mail::{Job, MailSink, MailboxError, OffloadError, SendError, Workers};
 use crate::proto::table::Token;
 use crate::service::{Dial, Mail, Peer};
 
@@ -66,11 +66,11 @@ impl Surroundings {
 }
 
 impl MailSink for Surroundings {
-    fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
+    fn post(&self, _: Token, mail: Mail) -> Result<(), SendError<Mail>> {
         let mut waiting = self.lock();
         if mail.is_bounded() {
             if waiting.bounded >= self.most_mail {
-                return Err(MailboxError::Full);
+                return Err(SendError { error: MailboxError::Full, message: mail });
             }
             waiting.bounded += 1;
         }

@@ -13,7 +13,7 @@ pub(crate) mod kit;
 /// Each case is a file, and its tests are found.
 macro_rules! cases {
     ($($(#[$condition:meta])? $case:ident,)*) => {
-        $($(#[$condition])? mod $case;)*
+        $($(#[$condition])? pub(crate) mod $case;)*
 
         /// The tests of all cases.
         pub(crate) fn trials() -> Vec<Trial> {
@@ -32,6 +32,7 @@ cases! {
     a_file_arrives_exactly,
     a_file_that_shrinks_ends_the_connection,
     a_flood_that_is_never_read_is_cut_off,
+    a_full_mailbox_gives_the_message_back,
     a_full_server_lets_the_next_one_wait,
     a_full_server_refuses_the_next_one,
     a_full_thread_leaves_the_rest_to_others,

@@ -104,6 +104,8 @@ fn case(model: Model) {
     let stats = kit::finish(server);
     assert_eq!(stats.closed_by(CloseReason::Aborted), 0);
     for mailbox in &mailboxes {
-        assert_eq!(mailbox.send(Letter::Byte(b'y')), Err(MailboxError::Stopped));
+        let refused = mailbox.send(Letter::Byte(b'y')).expect_err("nobody takes it any more");
+        assert_eq!(refused.error, MailboxError::Stopped);
+        assert!(matches!(refused.message, Letter::Byte(b'y')));
     }
 }

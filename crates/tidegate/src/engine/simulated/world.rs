@@ -456,7 +456,7 @@ impl World {
     }
 
     fn post(&mut self, to: Mailbox<u64>, answer: u64) {
-        match to.send(answer) {
+        match to.send(answer).map_err(MailboxError::from) {
             Err(MailboxError::Full) => self.config(Duration::from_millis(1), Happening::Mail(to, answer)),
             Err(MailboxError::Stopped) => self.expected.mail_lost += 1,
             Ok(()) => {}

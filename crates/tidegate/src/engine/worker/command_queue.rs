@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::policy::Policy;
 use crate::proto::Token;
 use crate::proto::dial::DialRequest;
-use crate::proto::mail::{MailSink, MailboxError};
+use crate::proto::mail::{MailSink, MailboxError, SendError};
 use crate::proto::panics::Contained;
 use crate::service::Mail;
 use sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering};
@@ -162,11 +162,17 @@ impl CommandQueue {
     /// Queues a command. Wakes the thread only if it sleeps, so that a busy thread costs its callers no
     /// system call.
     pub(crate) fn push(&self, command: Command) -> Result<(), MailboxError> {
+        self.offer(command).map_err(|SendError { error, message }| {
+            message.refused(); // it is the application's, and is dropped without the lock
+            error
+        })
+    }
+
+    /// The same; a command that is not queued comes back.
+    fn offer(&self, command: Command) -> Result<(), SendError<Command>> {
         let mut queue = self.lock();
-        if let Some(e) = queue.refusal(&command, self.bound) {
-            drop(queue); // what is refused is the application's, and is dropped without the lock
-            command.refused();
-            return Err(e);
+        if let Some(error) = queue.refusal(&command, self.bound) {
+            return Err(SendError { error, message: command });
         }
         queue.pieces += command.pieces();
         queue.waiting.push_back(command);
@@ -226,8 +232,12 @@ impl CommandQueue {
 }
 
 impl MailSink for CommandQueue {
-    fn post(&self, to: Token, mail: Mail) -> Result<(), MailboxError> {
-        self.push(Command::Mail(to, mail.into()))
+    fn post(&self, to: Token, mail: Mail) -> Result<(), SendError<Mail>> {
+        let Err(SendError { error, message }) = self.offer(Command::Mail(to, mail.into())) else {
+            return Ok(());
+        };
+        let Command::Mail(_, mail) = message else { unreachable!("a queue gives back what it was given") };
+        Err(SendError { error, message: mail.into_inner() })
     }
 
     fn dial(&self, request: DialRequest) -> Result<(), MailboxError> {
@@ -279,7 +289,11 @@ mod tests {
         command_queue.post_all(&Arc::new(to.clone()), &message);
         assert_eq!(wakes.load(Ordering::SeqCst), 1);
         assert!(!command_queue.has_room(1));
-        assert_eq!(command_queue.post(to[0], Mail::Timer), Err(MailboxError::Full));
+        let refused = command_queue.post(to[0], Mail::Timer).unwrap_err();
+        assert!(
+            matches!(refused, SendError { error: MailboxError::Full, message: Mail::Timer }),
+            "{refused}"
+        );
         let mut queue = VecDeque::new();
         command_queue.take(&mut queue);
         assert!(command_queue.has_room(1));
@@ -291,12 +305,13 @@ mod tests {
     fn the_bound_holds_and_a_closed_gate_says_so() {
         let command_queue = CommandQueue::new(1, || {});
         let token = Token { index: 0, generation: 0 };
-        assert_eq!(command_queue.post(token, Mail::Timer), Ok(()));
-        assert_eq!(command_queue.post(token, Mail::Timer), Err(MailboxError::Full));
+        let post = || command_queue.post(token, Mail::Timer).map_err(MailboxError::from);
+        assert_eq!(post(), Ok(()));
+        assert_eq!(post(), Err(MailboxError::Full));
         assert_eq!(command_queue.push(Command::Drain), Ok(()), "an order to stop always passes");
         let mut rest = VecDeque::new();
         command_queue.close(&mut rest);
         assert!(matches!(rest.make_contiguous(), [Command::Mail(..), Command::Drain]), "{rest:?}");
-        assert_eq!(command_queue.post(token, Mail::Timer), Err(MailboxError::Stopped));
+        assert_eq!(post(), Err(MailboxError::Stopped));
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::policy::OutboxMarks;
 use crate::policy::sends::{INPUT_QUANTUM, TIMER_QUANTUM};
 use crate::policy::timeouts::LAST_WORD;
-use crate::proto::mail::{Job, MailSink, MailboxError, OffloadError, Workers};
+use crate::proto::mail::{Job, MailSink, MailboxError, OffloadError, SendError, Workers};
 use crate::proto::table::Token;
 use crate::service::LayerBuffer;
 use crate::stats::Writers;
@@ -17,8 +17,8 @@ use crate::types::Consumed;
 struct Nobody;
 
 impl MailSink for Nobody {
-    fn post(&self, _: Token, _: Mail) -> Result<(), MailboxError> {
-        Err(MailboxError::Stopped)
+    fn post(&self, _: Token, mail: Mail) -> Result<(), SendError<Mail>> {
+        Err(SendError { error: MailboxError::Stopped, message: mail })
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::{ConnectionRegistry, wake};
 use crate::policy::pressure::Candidate;
 use crate::proto::dial::DialRequest;
-use crate::proto::mail::{MailSink, MailboxError};
+use crate::proto::mail::{MailSink, MailboxError, SendError};
 use crate::proto::panics::Contained;
 use crate::proto::{Event, Token};
 use crate::service::Mail;
@@ -151,9 +151,9 @@ impl MailSink for Inbox {
         waiting == 0 || waiting + pieces <= self.bound
     }
 
-    fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
+    fn post(&self, _: Token, mail: Mail) -> Result<(), SendError<Mail>> {
         if self.stopped.load(Relaxed) {
-            return Err(MailboxError::Stopped);
+            return Err(SendError { error: MailboxError::Stopped, message: mail });
         }
         let mail = Contained::new(mail); // dropped, if it is, when the lock has been let go
         let mut state = self.lock();
@@ -162,7 +162,7 @@ impl MailSink for Inbox {
         }
         // The results of jobs are bounded by the queue of jobs.
         if state.mail.len() >= self.bound && mail.is_bounded() {
-            return Err(MailboxError::Full);
+            return Err(SendError { error: MailboxError::Full, message: mail.into_inner() });
         }
         state.mail.push_back(mail);
         let waker = state.waker.clone();
