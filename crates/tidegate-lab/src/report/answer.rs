@@ -1,5 +1,6 @@
 //! The summary at the top of a report: which model to use on this machine, and by how much.
 
+use tidegate::Model;
 use tidegate_load::verdict::Verdict;
 
 use super::cells::{Cells, grouped, spread};
@@ -150,7 +151,9 @@ fn over_points<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Spread> {
 /// The summary in one sentence; `None` unless the concurrency experiment was run.
 ///
 /// Among models of equal cost, the one whose connections use less memory is chosen, if that was measured. Of models whose
-/// costs the rounds cannot tell to be equal or not, the cheapest is chosen: that is the better guess.
+/// costs the rounds cannot tell to be equal or not, the cheapest is chosen: that is the better guess. `select` and `poll`
+/// are chosen only if all others cost measurably more: there is no idle connection in these rounds, and they look at
+/// every one whenever they wait.
 #[must_use]
 pub fn sentence(results: &Results) -> Option<String> {
     let costs = costs(results.answered()?);
@@ -159,12 +162,14 @@ pub fn sentence(results: &Results) -> Option<String> {
         let of_model = rows().filter(|row| row.model == model);
         of_model.max_by_key(|row| row.connected).and_then(|row| row.user_bytes_each)
     };
-    let equal = costs.iter().filter(|cost| cost.difference() == Difference::Little);
+    let as_good = |cost: &&Cost| matches!(cost.difference(), Difference::Little | Difference::Unclear);
+    let cheapest = costs.iter().filter(as_good).find(|cost| scales(&cost.model)).or_else(|| costs.first())?;
+    let equal = costs.iter().filter(|cost| cost.difference() == Difference::Little && scales(&cost.model));
     let smallest = equal
         .filter_map(|cost| Some((cost, bytes(&cost.model)?)))
         .min_by(|a, b| a.1.total_cmp(&b.1))
         .map(|(cost, _)| cost);
-    let taken = smallest.or_else(|| costs.first())?;
+    let taken = smallest.unwrap_or(cheapest);
     // Beside the one that is taken, which need not be the cheapest of equals.
     let others = costs.iter().filter(|cost| cost.model != taken.model);
     let others: Vec<Cost> =
@@ -185,6 +190,11 @@ pub fn sentence(results: &Results) -> Option<String> {
         );
     }
     Some(text + ".")
+}
+
+/// Whether what it costs does not grow with the connections that are idle.
+fn scales(model: &str) -> bool {
+    !matches!(model.parse(), Ok(Model::Select | Model::Poll))
 }
 
 /// The table next to the summary: cost and rate of each model at each point; at most 100 columns wide for two points,
@@ -389,6 +399,18 @@ mod tests {
             text.contains("times), `poll` (") && text.contains("times) do not differ measurably"),
             "{text}"
         );
+    }
+
+    /// What looks at every connection is not taken by a guess.
+    #[test]
+    fn a_model_that_asks_for_idle_connections_has_to_be_cheaper_for_certain() {
+        let wide = [0.50, 0.80, 0.60, 0.75];
+        let beside =
+            |cost| vec![point("select", 100, CHEAP), point("poll", 100, SAME), point("epoll", 100, cost)];
+        let text = sentence(&results(beside(wide))).unwrap();
+        assert!(text.starts_with("Here take `epoll`") && text.contains("`select` ("), "{text}");
+        let text = sentence(&results(beside(DEAR))).unwrap();
+        assert!(text.starts_with("Here take `select`") && text.contains("`epoll` 2.0 times"), "{text}");
     }
 
     #[test]
