@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tidegate::proto::mail::{Job, MailSink, OffloadError, Workers};
 use tidegate::proto::{Connection, Context, Event, NextStep, Receive, Table, Token};
 use tidegate::stats::{Counters, Writers};
-use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service};
+use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, SendError, Service};
 use tidegate_services::{Http, HttpLimits, Page};
 
 /// Takes no jobs.
@@ -23,8 +23,8 @@ impl Workers for NoWorkers {
 struct NoMail;
 
 impl MailSink for NoMail {
-    fn post(&self, _: Token, _: Mail) -> Result<(), MailboxError> {
-        Err(MailboxError::Stopped)
+    fn post(&self, _: Token, mail: Mail) -> Result<(), SendError<Mail>> {
+        Err(SendError { error: MailboxError::Stopped, message: mail })
     }
 }
 

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use tidegate::proto::mail::{Job, MailSink, OffloadError, Workers};
 use tidegate::proto::{Connection, Context, Event, NextStep, Receive, Table, Token};
 use tidegate::stats::{Counters, Writers};
-use tidegate::{CloseReason, Mail, MailboxError, Origin, Peer, Policy, Service};
+use tidegate::{CloseReason, Mail, Origin, Peer, Policy, SendError, Service};
 
 /// Mail that sessions sent, until it is [delivered](TestConnection::deliver); and how much of it there is room for.
 struct Office(Mutex<Vec<Mail>>, usize);
 
 impl MailSink for Office {
-    fn post(&self, _: Token, mail: Mail) -> Result<(), MailboxError> {
-        self.0.lock().map_err(|_| MailboxError::Stopped)?.push(mail);
+    fn post(&self, _: Token, mail: Mail) -> Result<(), SendError<Mail>> {
+        self.0.lock().expect("nobody panics under the lock").push(mail);
         Ok(())
     }
 

@@ -84,7 +84,7 @@ pub(crate) struct Now {
 
 /// A server of [`Echo`] that has [`DESCRIPTORS`].
 pub(crate) struct OtherProcess {
-    child: Child,
+    pub(crate) child: Child,
     orders: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
     pub(crate) addr: SocketAddr,
@@ -104,12 +104,6 @@ impl OtherProcess {
         let mut answers = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let addr = said(&mut answers, "listening on ").parse().expect("an address");
         Self { child, orders, answers, addr }
-    }
-
-    /// Whether it has no descriptor left.
-    pub(crate) fn is_full(&self) -> bool {
-        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("/proc");
-        open.count() as u64 >= DESCRIPTORS
     }
 
     fn ask(&mut self) -> Now {

@@ -10,7 +10,7 @@ use tidegate::policy::OutboxMarks;
 use tidegate::proto::mail::MailSink;
 use tidegate::proto::{Context, Event, Table, Timers, Token};
 use tidegate::stats::{Counters, Writers, sum};
-use tidegate::{CloseReason, Mail, MailboxError, Message, Policy};
+use tidegate::{CloseReason, Mail, MailboxError, Message, Policy, SendError};
 
 use super::entry::Entry;
 use crate::wire::NoWorkers;
@@ -23,8 +23,8 @@ const TICK: Duration = Duration::from_millis(1);
 struct NoMail;
 
 impl MailSink for NoMail {
-    fn post(&self, _: Token, _: Mail) -> std::result::Result<(), MailboxError> {
-        Err(MailboxError::Stopped)
+    fn post(&self, _: Token, mail: Mail) -> std::result::Result<(), SendError<Mail>> {
+        Err(SendError { error: MailboxError::Stopped, message: mail })
     }
 }
 
