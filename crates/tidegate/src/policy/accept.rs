@@ -50,7 +50,10 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
         on: &[
             (READINESS, Kept),
             (&[Model::Uring], Kept),
-            (&[Model::Overlapped, Model::Iocp, Model::Rio], NoEffect("it has as many accepts posted as `accept.posted` says")),
+            (
+                &[Model::Overlapped, Model::Iocp, Model::Rio],
+                NoEffect("it has as many accepts posted as `accept.posted` says"),
+            ),
             (WITHOUT_LOOP, NoEffect("a dedicated thread or task accepts and does nothing else")),
         ],
     }
@@ -147,7 +150,7 @@ pub const EXHAUSTION_PAUSE: Duration = Duration::from_millis(100);
 /// accept that has waited longest: with fewer, threads alternate more often; a thread that is woken takes up to this
 /// many.
 ///
-/// A lone thread of `uring` posts as many while more come at once than [`Accept::batch`]; while fewer come, one
+/// A lone thread of `uring` posts as many after more came at once than [`Accept::batch`]; while fewer come, one
 /// multishot accept is cheaper (`benchmarks/http.md`).
 pub const ACCEPT_QUANTUM: usize = 16;
 

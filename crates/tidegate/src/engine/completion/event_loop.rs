@@ -157,7 +157,9 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         let looks = self.accepts.stopping || self.loop_state.was_full();
         let ends = self.loop_state.stop_at.is_some() && (looks || idle);
         let limit = self.loop_state.rest(ends, || self.port.now());
-        let pause = self.loop_state.coalesce(limit, self.sends > 0, || self.port.now());
+        // While few are accepted at a time, a pause would let in as few.
+        let unfinished = self.sends > 0 || self.accepts.are_in_batches();
+        let pause = self.loop_state.coalesce(limit, unfinished, || self.port.now());
         let waited = if pause.is_zero() { self.port.wait(limit) } else { self.port.wait_later(pause, limit) };
         self.loop_state.woke(self.port.now());
         self.sends = 0;

@@ -159,6 +159,8 @@ pub(super) trait CompletionDriver: Sized + 'static {
     /// Whether accepted sockets can be handed on at all. Threads then take turns, by accepts that are posted one by
     /// one: of several that accept without end the kernel would always wake the same one.
     const HANDS_ON: bool;
+    /// Whether the accept that completes without end takes all connections that wait, however many.
+    const TAKES_BACKLOG: bool;
 
     /// A queue for the calling thread, and how many connections it can hold.
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)>;

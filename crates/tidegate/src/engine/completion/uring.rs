@@ -3,8 +3,8 @@
 //! # How it waits
 //! One system call hands over everything that was asked for since the last one (sends, re-arms, closes, of all
 //! connections) and waits for completions. Accepts and receives are multishot: armed once, they complete again and
-//! again. Accepts are single where several threads take turns, and while more come at once than `accept.batch`. With `DEFER_TASKRUN` the kernel does the
-//! completion work on this thread, in that call, and interrupts nobody.
+//! again. Accepts are single where several threads take turns, and after more came at once than `accept.batch`. With
+//! `DEFER_TASKRUN` the kernel does the completion work on this thread, in that call, and interrupts nobody.
 //!
 //! # What it bounds
 //! Received bytes lie in a pool of provided buffers shared by all connections of the thread, so an idle connection pins
@@ -172,6 +172,7 @@ impl CompletionDriver for Uring {
     type Address = RingAddress;
     type Loose = Loose;
     const HANDS_ON: bool = true;
+    const TAKES_BACKLOG: bool = true;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;

@@ -97,6 +97,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
     type Address = Infallible;
     type Loose = Infallible;
     const HANDS_ON: bool = false; // a socket reports to the port it was first bound to, for as long as it is
+    const TAKES_BACKLOG: bool = false; // it takes as many as are posted
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;

@@ -59,10 +59,18 @@ impl OutstandingAccepts {
     /// Whether accepts are to be single ones, a few at a time: from when the endless one has brought more at once than
     /// are to be accepted in a row, until a single one finds nobody. Many at once keep the others waiting; and of a
     /// thousand that are accepted, then read, then answered and then closed, nothing is left in the processor's cache
-    /// from one step to the next.
-    fn go_in_batches(&mut self, at_once: usize, batch: usize) -> bool {
-        self.in_batches = if self.endless { at_once > batch } else { self.in_batches && self.single == 0 };
+    /// from one step to the next. `may_have_come`: of what single ones brought, not all may have been looked at.
+    fn go_in_batches(&mut self, at_once: usize, batch: usize, may_have_come: bool) -> bool {
+        self.in_batches = match self.endless {
+            true => at_once > batch,
+            false => self.in_batches && (self.single == 0 || may_have_come),
+        };
         self.in_batches
+    }
+
+    /// Whether connections wait that single accepts take a few at a time.
+    pub(super) fn are_in_batches(&self) -> bool {
+        self.in_batches && self.single > 0
     }
 
     /// A connection has found none of them, although some are left: silent connections hold those, or some were posted
@@ -100,10 +108,10 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         let Some(listener) = self.listener.clone() else { return };
         let posted = self.accepts.are_posted();
         if self.accepts.stopping {
-            if posted && self.loop_state.stop_at.is_some() {
+            if posted {
                 // One that is just being carried out is not found (io_uring_prep_cancel(3)) and then waits on; if
-                // others were found, that does not even show. So the loop does not sleep before all have come back, and
-                // asks again.
+                // others were found, that does not even show. So the loop asks again, and at a stop does not sleep
+                // before all have come back.
                 self.port.stop_accepting();
             }
             return; // until all of them have come back
@@ -157,7 +165,9 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     /// One accept that completes without end, unless that brings too many at once.
     fn accept_all(&mut self, listener: &P::Listener, at_once: usize) {
         let batch = self.loop_state.worker.policy.accept.batch;
-        match (self.accepts.go_in_batches(at_once, batch), self.accepts.endless) {
+        let full = self.loop_state.was_full();
+        let in_batches = P::TAKES_BACKLOG && self.accepts.go_in_batches(at_once, batch, full);
+        match (in_batches, self.accepts.endless) {
             (true, true) => self.stop_accepting(),
             (true, false) => self.accept_singly(listener, self.quantum()),
             (false, true) => {}
@@ -311,15 +321,16 @@ mod tests {
     #[test]
     fn a_server_that_is_behind_accepts_in_batches() {
         let mut accepts = OutstandingAccepts { endless: true, ..OutstandingAccepts::default() };
-        assert!(!accepts.go_in_batches(64, 64), "that many may come at once");
-        assert!(accepts.go_in_batches(65, 64));
+        assert!(!accepts.go_in_batches(64, 64, false), "that many may come at once");
+        assert!(accepts.go_in_batches(65, 64, false));
         accepts.endless = false; // it was asked to end, and has come back
         for at_once in [0, 16, 16] {
-            assert!(accepts.go_in_batches(at_once, 64), "all single ones were used up");
+            assert!(accepts.go_in_batches(at_once, 64, false), "all single ones were used up");
         }
         accepts.single = 1;
-        assert!(!accepts.go_in_batches(15, 64), "one of them waits");
+        assert!(accepts.go_in_batches(15, 64, true), "the other one may have come, too");
+        assert!(!accepts.go_in_batches(15, 64, false), "one of them waits");
         accepts.single = 0;
-        assert!(!accepts.go_in_batches(16, 64), "nothing says that it is behind again");
+        assert!(!accepts.go_in_batches(16, 64, false), "nothing says that it is behind again");
     }
 }

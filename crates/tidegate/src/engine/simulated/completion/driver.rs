@@ -32,6 +32,7 @@ impl CompletionDriver for SimPort {
     type Address = Infallible;
     type Loose = Infallible;
     const HANDS_ON: bool = false; // one thread
+    const TAKES_BACKLOG: bool = true;
 
     const JOINS: bool = true;
 
