@@ -13,7 +13,7 @@ use tidegate_os::file::FileRange;
 use super::connection::Context;
 use super::dial::DialRequest;
 use super::mail::{Address, MailboxError, OffloadError, SessionWaker};
-use super::panics::contain;
+use super::panics::{Contained, contain};
 use super::queue::SendQueue;
 use super::session_timers::{SessionTimers, TimerId};
 use crate::policy::LONGEST;
@@ -214,8 +214,8 @@ impl Outbox<'_> {
         let address = self.address();
         self.context.workers.run(Box::new(move || {
             let mail = contain(job).map_or(Mail::JobPanicked, |result| Mail::Done(Box::new(result)));
-            // Only a thread that has stopped does not take it, and then nobody waits for it.
-            let _ = address.post(mail);
+            // Only a thread that has stopped does not take it, and then nobody waits for it. The value is the session's.
+            drop(address.post(mail).map_err(|refused| Contained::new(refused.message)));
         }))?;
         self.state_of_session.jobs += 1;
         Ok(())

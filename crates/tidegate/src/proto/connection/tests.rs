@@ -28,6 +28,16 @@ impl Workers for Nobody {
     }
 }
 
+/// Runs a job at once.
+struct AtOnce;
+
+impl Workers for AtOnce {
+    fn run(&self, job: Job) -> Result<(), OffloadError> {
+        job();
+        Ok(())
+    }
+}
+
 /// What a session was called with, and how often.
 type Calls = Arc<Mutex<Vec<String>>>;
 
@@ -37,6 +47,7 @@ struct TestConnection {
     policy: Policy,
     counters: Counters,
     mail_sink: Arc<dyn MailSink>,
+    workers: &'static dyn Workers,
     now: Instant,
     calls: Calls,
 }
@@ -49,6 +60,7 @@ impl TestConnection {
             policy,
             counters: Counters::new(Writers::One),
             mail_sink: Arc::new(Nobody),
+            workers: &Nobody,
             now,
             calls,
         };
@@ -62,7 +74,7 @@ impl TestConnection {
             policy: &self.policy,
             counters: &self.counters,
             mail_sink: &self.mail_sink,
-            workers: &Nobody,
+            workers: self.workers,
             token: Token { index: 0, generation: 0 },
         };
         self.connection.handle(event, &context)
@@ -95,6 +107,34 @@ fn note(calls: &Calls, what: impl Into<String>) {
 
 fn patient() -> Policy {
     Policy { first_byte_timeout: None, send_timeout: None, ..Policy::default() }
+}
+
+/// Has a job done whose result cannot be dropped without a panic.
+struct Offloads(Calls);
+
+impl Session for Offloads {
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        out.offload(|| Bomb).expect("it is run");
+        note(&self.0, "went on");
+        Consumed::all(input)
+    }
+}
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new("nobody takes it")); // as a panic, and prints nothing
+    }
+}
+
+/// The thread that ran the job is not the one that the value belongs to.
+#[test]
+fn a_result_that_nobody_takes_may_panic_and_costs_nobody_anything() {
+    let mut server = TestConnection::open(patient(), Offloads);
+    server.workers = &AtOnce;
+    server.happens(Event::Received(b"go"));
+    assert_eq!(server.calls(), ["went on"]);
 }
 
 /// Takes one byte with each call, answers it, and wants the next.
