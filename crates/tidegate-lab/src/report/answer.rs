@@ -15,7 +15,7 @@ pub(super) const WHICH: &str = "Which model";
 /// Differences up to this count as equal cost.
 const MARGIN: f64 = 0.02;
 
-/// Above it an interval that includes "the same" is too wide for that conclusion.
+/// Beyond it, or its inverse, an interval that includes "the same" is too wide for that conclusion.
 const TOLD_APART: f64 = 1.05;
 
 /// A model and its cost per request: for each round the geometric mean over all points, in µs of CPU time.
@@ -40,7 +40,8 @@ impl Cost {
         let Some(Interval { low, high }) = self.interval else {
             return if self.times <= 1.0 + MARGIN { Difference::Little } else { Difference::Times };
         };
-        match (low <= 1.0 + MARGIN, high > TOLD_APART, low <= 1.0) {
+        let is_wide = high > TOLD_APART || low < 1.0 / TOLD_APART;
+        match (low <= 1.0 + MARGIN, is_wide, low <= 1.0) {
             (false, ..) => Difference::Times,
             (true, false, _) => Difference::Little,
             (true, true, true) => Difference::Unclear,
@@ -409,6 +410,16 @@ mod tests {
             |cost| vec![point("select", 100, CHEAP), point("poll", 100, SAME), point("epoll", 100, cost)];
         let text = sentence(&results(beside(wide))).unwrap();
         assert!(text.starts_with("Here take `epoll`") && text.contains("`select` ("), "{text}");
+        // Nor is it called the same where that may be wrong in the other direction.
+        let times = [0.995, 1.1, 1.12, 1.08, 0.99, 1.15];
+        let mut points = beside(CHEAP);
+        points.retain(|point| point.model != "poll");
+        for point in &mut points {
+            let of_model = |times| if point.model == "epoll" { times } else { 1.0 };
+            point.figures.cpu_s_per_100k = Spread::of(times.map(of_model)).unwrap();
+        }
+        let text = sentence(&results(points)).unwrap();
+        assert!(text.starts_with("Here take `epoll`") && text.contains("not differ measurably"), "{text}");
         let text = sentence(&results(beside(DEAR))).unwrap();
         assert!(text.starts_with("Here take `select`") && text.contains("`epoll` 2.0 times"), "{text}");
     }
