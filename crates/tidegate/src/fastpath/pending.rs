@@ -182,7 +182,7 @@ impl Pending {
         self.short_until = Some(now + SHORTAGE);
     }
 
-    /// Whether the process has no descriptor left.
+    /// Whether the process has no descriptor left. It is tried, which takes one for a moment.
     fn is_short(&self) -> bool {
         let one = self.listener.as_ref().map(|listener| listener.try_clone());
         one.is_some_and(|one| one.is_err_and(|e| is_out_of_descriptors(&e)))

@@ -143,6 +143,11 @@ impl Rendezvous {
         }
         Err(tcp)
     }
+
+    /// Lets go of the offers of an accepted connection, which stays with TCP.
+    pub(crate) fn refuse(&self, peer: SocketAddr) {
+        self.inner.counters.fast_paths_refused.add(self.inner.take(peer).len() as u64);
+    }
 }
 
 impl Drop for Rendezvous {

@@ -148,7 +148,10 @@ pub(in crate::engine) fn claim(
     peer: SocketAddr,
 ) -> io::Result<Result<LinkStream, TcpStream>> {
     let stream = Stream::from(OwnedFd::from(stream.into_std()?));
-    let Ok(again) = stream.as_fd().try_clone_to_owned() else { return TcpStream::adopt(stream).map(Err) };
+    let Ok(again) = stream.as_fd().try_clone_to_owned() else {
+        rendezvous.refuse(peer);
+        return TcpStream::adopt(stream).map(Err);
+    };
     match rendezvous.claim(stream, peer) {
         Ok(link) => watched(link, again).map(Ok),
         Err(stream) => TcpStream::adopt(stream).map(Err),
