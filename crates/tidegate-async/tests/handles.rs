@@ -95,7 +95,7 @@ fn a_flush_fails_when_the_connection_is_gone() {
     assert!(matches!(flush(), Poll::Ready(Err(e)) if e.kind() == ErrorKind::BrokenPipe));
 }
 
-/// Whoever has the waker of the connection's own task can wait with it outside of that.
+/// Code that has the waker of the connection's own task can wait with it outside of that.
 #[test]
 fn who_waited_for_the_drain_in_the_own_task_waits_no_longer_when_the_connection_is_gone() {
     let slot = Arc::<Mutex<Option<(Draining, Waker)>>>::default();

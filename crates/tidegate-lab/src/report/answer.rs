@@ -151,10 +151,10 @@ fn over_points<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Spread> {
 
 /// The summary in one sentence; `None` unless the concurrency experiment was run.
 ///
-/// Among models of equal cost, the one whose connections use less memory is chosen, if that was measured. Of models whose
-/// costs the rounds cannot tell to be equal or not, the cheapest is chosen: that is the better guess. `select` and `poll`
-/// are chosen only if all others cost measurably more: there is no idle connection in these rounds, and they look at
-/// every one whenever they wait.
+/// Among models of equal cost, the one whose connections use less memory is chosen, if that was measured. Of models
+/// whose costs the rounds cannot tell to be equal or not, the cheapest is chosen: that is the better guess. `select`
+/// and `poll` are chosen only if all others cost measurably more: there is no idle connection in these rounds, and they
+/// look at every one whenever they wait.
 #[must_use]
 pub fn sentence(results: &Results) -> Option<String> {
     let costs = costs(results.answered()?);

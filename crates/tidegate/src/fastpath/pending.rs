@@ -1,8 +1,8 @@
 //! Pending work of a listener: callers that have sent nothing yet, and offers whose connection has not arrived.
 //!
 //! Nothing here blocks, and no descriptor of another process is opened or closed: messages are peeked at in the socket
-//! queue, with the descriptors they carry. But a caller's socket is a descriptor of this process, so whoever waits is let
-//! go once the process has none left: established connections come first, and callers go on with TCP.
+//! queue, with the descriptors they carry. But a caller's socket is a descriptor of this process, so all callers are
+//! let go once the process has none left: connections come first, and callers go on with TCP.
 
 use std::collections::VecDeque;
 use std::io;

@@ -214,7 +214,7 @@ impl Outbox<'_> {
         let address = self.address();
         self.context.workers.run(Box::new(move || {
             let mail = contain(job).map_or(Mail::JobPanicked, |result| Mail::Done(Box::new(result)));
-            // Only a thread that has stopped does not take it, and then nobody waits for it. The value is the session's.
+            // Only a thread that has stopped does not take it, and then nobody waits. The value is the session's.
             drop(address.post(mail).map_err(|refused| Contained::new(refused.message)));
         }))?;
         self.state_of_session.jobs += 1;

@@ -14,7 +14,7 @@ on_every_model!(case);
 const MAIL_QUEUE: usize = 3;
 const SENT: u8 = 10;
 
-/// Gives its mailbox away when it is spoken to, and then holds its thread until it is told to go on.
+/// Gives its mailbox away when it is spoken to, and then holds its thread until the case lets it go on.
 struct Holder {
     mailboxes: Sender<Mailbox<u8>>,
     go_on: Arc<Mutex<Receiver<()>>>,

@@ -243,8 +243,8 @@ fn nobody_waits_for_ever_and_not_everybody_may_wait() {
     }
 }
 
-/// A server has no more descriptors than somebody leaves offers, who leaves another one for each that is let go of. They
-/// may wait for longer than any case may take, and yet others get in.
+/// A peer leaves as many offers as the server has descriptors, and another one for each that is let go of. They may
+/// wait for longer than any case may take, and yet others get in.
 fn who_waits_keeps_no_descriptor_from_a_connection() {
     for model in MODELS {
         let _deadline = Deadline::new(format!("as many offers as descriptors, {model}"));
