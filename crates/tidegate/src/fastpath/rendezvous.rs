@@ -145,6 +145,7 @@ impl Rendezvous {
     }
 
     /// Lets go of the offers of an accepted connection, which stays with TCP.
+    #[cfg(feature = "tokio")]
     pub(crate) fn refuse(&self, peer: SocketAddr) {
         self.inner.counters.fast_paths_refused.add(self.inner.take(peer).len() as u64);
     }
