@@ -32,6 +32,7 @@ impl Payload {
     pub const MAX_PIECES: usize = 64;
 
     /// Its pieces that are in memory, in order; before a file, if there is one.
+    #[inline]
     pub fn pieces(&self) -> &[Bytes] {
         match self {
             Self::One(one) => std::slice::from_ref(one),
@@ -54,7 +55,15 @@ impl Payload {
     }
 
     /// Takes `n` bytes from the front; returns what is left, if anything.
-    pub fn advance(self, mut n: usize) -> Option<Self> {
+    #[inline]
+    pub fn advance(self, n: usize) -> Option<Self> {
+        match self {
+            Self::One(bytes) if n >= bytes.len() => None,
+            other => other.rest_after(n),
+        }
+    }
+
+    fn rest_after(self, mut n: usize) -> Option<Self> {
         match self {
             Self::One(mut bytes) => {
                 bytes.advance(n.min(bytes.len()));

@@ -26,33 +26,30 @@ impl Sequence {
     pub fn from_bits(bits: u64) -> Self {
         Self((bits % u64::from(SEQUENCES)) as u8)
     }
-
-    fn next(self) -> Self {
-        Self((self.0 + 1) % SEQUENCES)
-    }
 }
 
 /// The operations of one kind on one connection, and the outcomes of those that completed before an earlier one.
 #[derive(Debug)]
 pub struct InOrder<T> {
-    /// The number of the next operation, and that of the next to be followed up.
-    next: Sequence,
+    /// The number of the next to be followed up, and how many were not: asked for far more often than counted.
     due: Sequence,
+    pending: u8,
     #[expect(clippy::box_collection, reason = "8 bytes instead of 24 in every connection, and seldom any")]
     early: Option<Box<Vec<(Sequence, T)>>>,
 }
 
 impl<T> Default for InOrder<T> {
     fn default() -> Self {
-        Self { next: Sequence(0), due: Sequence(0), early: None }
+        Self { due: Sequence(0), pending: 0, early: None }
     }
 }
 
 impl<T> InOrder<T> {
     /// One more is posted; its number.
+    #[inline]
     pub fn begin(&mut self) -> Sequence {
-        let sequence = self.next;
-        self.next = sequence.next();
+        let sequence = Sequence((self.due.0 + self.pending) % SEQUENCES);
+        self.pending += 1;
         sequence
     }
 
@@ -60,7 +57,7 @@ impl<T> InOrder<T> {
     #[inline]
     #[must_use]
     pub fn pending(&self) -> usize {
-        usize::from((SEQUENCES + self.next.0 - self.due.0) % SEQUENCES)
+        self.pending.into()
     }
 
     /// Operations that have not completed.
@@ -80,10 +77,16 @@ impl<T> InOrder<T> {
                 None
             }
             _ => {
-                self.due = self.due.next();
+                self.follow_up();
                 Some(outcome)
             }
         }
+    }
+
+    #[inline]
+    fn follow_up(&mut self) {
+        self.due = Sequence((self.due.0 + 1) % SEQUENCES);
+        self.pending -= 1;
     }
 
     /// The outcome that has waited for the one before it.
@@ -91,11 +94,11 @@ impl<T> InOrder<T> {
     pub fn take_due(&mut self) -> Option<T> {
         let early = self.early.as_mut()?;
         let at = early.iter().position(|(sequence, _)| *sequence == self.due)?;
-        let (sequence, outcome) = early.swap_remove(at);
+        let (_, outcome) = early.swap_remove(at);
         if early.is_empty() {
             self.early = None;
         }
-        self.due = sequence.next();
+        self.follow_up();
         Some(outcome)
     }
 

@@ -50,6 +50,7 @@ impl Ring {
 
     /// Sends `payload` in order: all of it, or if it is [more than that](Self::MOST_AT_ONCE) as much as the socket
     /// takes. Of a file it sends what was read.
+    #[inline]
     pub fn send(&mut self, socket: &Handle, payload: Payload, more: More, key: u64) {
         let hold = if more == More::No { 0 } else { libc::MSG_MORE };
         let all = if bytes_in(&payload) <= Self::MOST_AT_ONCE { libc::MSG_WAITALL } else { 0 };
@@ -82,6 +83,7 @@ impl Ring {
         Ok(())
     }
 
+    #[inline]
     fn send_entry(&mut self, socket: &Handle, payload: Payload, flags: i32, key: u64) -> squeue::Entry {
         let flags = flags | libc::MSG_NOSIGNAL;
         let (entry, owns) = match &payload {
@@ -121,6 +123,7 @@ impl Ring {
     }
 }
 
+#[inline]
 fn bytes_in(payload: &Payload) -> usize {
     payload.pieces().iter().map(Bytes::len).sum()
 }

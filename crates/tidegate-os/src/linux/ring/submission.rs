@@ -9,17 +9,20 @@ use super::Ring;
 use super::enter::Enter;
 
 impl Ring {
+    #[inline]
     pub(super) fn push(&mut self, entry: squeue::Entry) {
-        if self.overflow.is_empty() {
-            if self.try_push(&entry) {
-                return;
-            }
-            // Full: hand it over and try once more. An error shows again in `enter`.
-            if self.ring.submit().is_ok() && self.try_push(&entry) {
-                return;
-            }
+        if !self.overflow.is_empty() || !self.try_push(&entry) {
+            self.push_to_full(entry);
         }
-        self.overflow.push_back(entry);
+    }
+
+    /// Hands over what is there and tries once more. An error shows again in `enter`.
+    #[cold]
+    fn push_to_full(&mut self, entry: squeue::Entry) {
+        let tries = self.overflow.is_empty() && self.ring.submit().is_ok();
+        if !tries || !self.try_push(&entry) {
+            self.overflow.push_back(entry);
+        }
     }
 
     /// Pushes two entries that belong together: a chain may not be cut by handing over its first half alone.
@@ -38,6 +41,7 @@ impl Ring {
         self.push(second);
     }
 
+    #[inline]
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: every pointer in `entry` leads into memory that `in_flight` owns until the completion, is static,
         // or is absent; the kernel keeps descriptors open once they are handed over, and `held` does until then.

@@ -239,15 +239,11 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             self.recycle(outcome.ok().flatten()); // the connection is gone
             return self.came_back(token, |in_flight| in_flight.receives -= usize::from(ended));
         };
-        if !ended {
-            return self.take_received(token, outcome, ended);
-        }
-        let Some(outcome) = entry.receives.complete(sequence, outcome) else { return };
-        self.loop_state.worker.counters.outstanding.sub(1);
-        self.take_received(token, outcome, ended);
-        while let Some(due) = self.table.get_mut(token).and_then(|entry| entry.receives.take_due()) {
-            self.loop_state.worker.counters.outstanding.sub(1);
-            self.take_received(token, due, ended);
+        let mut due = if ended { entry.receives.complete(sequence, outcome) } else { Some(outcome) };
+        while let Some(outcome) = due {
+            self.loop_state.worker.counters.outstanding.sub(ended.into());
+            self.take_received(token, outcome, ended);
+            due = self.table.get_mut(token).and_then(|entry| entry.receives.take_due());
         }
     }
 
@@ -311,10 +307,10 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             self.count_sent(sent);
             return self.came_back(token, |in_flight| in_flight.sends -= 1);
         };
-        let Some(sent) = entry.sends.complete(sequence, sent) else { return };
-        self.take_sent(token, sent);
-        while let Some(due) = self.table.get_mut(token).and_then(|entry| entry.sends.take_due()) {
-            self.take_sent(token, due);
+        let mut due = entry.sends.complete(sequence, sent);
+        while let Some(sent) = due {
+            self.take_sent(token, sent);
+            due = self.table.get_mut(token).and_then(|entry| entry.sends.take_due());
         }
     }
 

@@ -43,6 +43,7 @@ use tidegate_os::ring::{
 use tidegate_os::socket::{Blocking, Listener, More, Stream, is_out_of_buffers, raw_address};
 use tidegate_os::waker::Waker;
 
+use super::entry::SendResult;
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::worker::rings::WaitMode;
 use crate::engine::worker::transport::{Acceptor, Settled};
@@ -520,27 +521,66 @@ impl CompletionDriver for Uring {
     #[inline]
     fn next(&mut self) -> Option<Completion<Self>> {
         self.fresh = None; // nobody went on with it: its connection is gone
-        let raw = loop {
+        loop {
             if let Some(completion) = self.sharing.next() {
                 return Some(completion);
             }
             // Completions that are left in the queue end the next wait at once.
-            let raw = if self.taken < self.most { self.ring.next_completion() } else { None };
-            match raw {
-                Some(raw) => break raw,
-                None if !self.ring.has_requests() && self.sharing.look_after() => {}
-                None => {
-                    self.taken = 0;
-                    return None;
-                }
+            if self.taken < self.most
+                && let Some(raw) = self.ring.next_completion()
+            {
+                self.taken += 1;
+                self.sharing.reported();
+                return Some(self.completion(raw));
             }
-        };
-        self.taken += 1;
-        self.sharing.reported();
-        let token = Token::from_u64(raw.key & ((1 << KIND_SHIFT) - 1));
-        Some(match raw.key >> KIND_SHIFT {
-            k if k == Kind::Receive as u64 => received(token, raw),
-            k if k == Kind::Send as u64 => sent(token, raw),
+            if self.ring.has_requests() || !self.sharing.look_after() {
+                self.taken = 0;
+                return None;
+            }
+        }
+    }
+
+    #[inline]
+    fn bytes<'a>(&'a self, buffer: &'a RingBuffer) -> &'a [u8] {
+        match buffer {
+            RingBuffer::Kernel(buffer) => self.ring.received(buffer),
+            RingBuffer::Shared(len) => self.sharing.received(*len),
+        }
+    }
+
+    #[inline]
+    fn recycle(&mut self, buffer: RingBuffer) {
+        if let RingBuffer::Kernel(buffer) = buffer {
+            self.ring.recycle(buffer);
+        }
+    }
+
+    fn is_out_of_buffers(e: &io::Error) -> bool {
+        is_out_of_buffers(e) // io_uring_prep_recv_multishot(3)
+    }
+}
+
+impl Uring {
+    /// What it means to the loop. It is taken apart at once, for receives and sends, which are most: moved as a whole
+    /// it would be copied each time.
+    #[inline(always)]
+    fn completion(&mut self, raw: Raw) -> Completion<Self> {
+        let Raw { key, result, made, more, buffer, payload } = raw;
+        let (kind, token) = (key >> KIND_SHIFT, Token::from_u64(key & ((1 << KIND_SHIFT) - 1)));
+        if kind == Kind::Receive as u64 {
+            let outcome = result.map(|_| buffer.map(RingBuffer::Kernel));
+            return Completion::Received { token, sequence: None, outcome, ended: !more };
+        }
+        if kind == Kind::Send as u64 {
+            let (outcome, unsent) = sent(result, payload);
+            return Completion::Sent { token, sequence: None, outcome, unsent };
+        }
+        self.other_completion(kind, token, Raw { key, result, made, more, buffer, payload })
+    }
+
+    #[inline(never)]
+    fn other_completion(&mut self, kind: u64, token: Token, raw: Raw) -> Completion<Self> {
+        match kind {
             k if k == Kind::Writable as u64 => may_go_on(token, raw),
             k if k == Kind::Installed as u64 => self.installed(token, raw),
             k if k == Kind::AcceptDirect as u64 || k == Kind::AcceptPlain as u64 => self.accepted(raw),
@@ -573,30 +613,9 @@ impl CompletionDriver for Uring {
                 Completion::Ignored
             }
             _ => Completion::Ignored,
-        })
-    }
-
-    #[inline]
-    fn bytes<'a>(&'a self, buffer: &'a RingBuffer) -> &'a [u8] {
-        match buffer {
-            RingBuffer::Kernel(buffer) => self.ring.received(buffer),
-            RingBuffer::Shared(len) => self.sharing.received(*len),
         }
     }
 
-    #[inline]
-    fn recycle(&mut self, buffer: RingBuffer) {
-        if let RingBuffer::Kernel(buffer) = buffer {
-            self.ring.recycle(buffer);
-        }
-    }
-
-    fn is_out_of_buffers(e: &io::Error) -> bool {
-        is_out_of_buffers(e) // io_uring_prep_recv_multishot(3)
-    }
-}
-
-impl Uring {
     /// Into the table while it has room, then ordinary descriptors; or the other way round.
     fn accept_kind(&self) -> (Kind, bool) {
         let plain = self.plain_first && self.plain < self.descriptors;
@@ -651,24 +670,17 @@ fn payload(pieces: Pieces) -> Payload {
     }
 }
 
-#[inline]
-fn received(token: Token, raw: Raw) -> Completion<Uring> {
-    let outcome = raw.result.map(|_| raw.buffer.map(RingBuffer::Kernel));
-    Completion::Received { token, sequence: None, outcome, ended: !raw.more }
-}
-
 /// How many operations a request to stop has found (IORING_ASYNC_CANCEL_ALL). A reset completes in the same way, and
 /// finds none.
 fn found(raw: &Raw) -> u32 {
     raw.result.as_ref().map_or(0, |&n| n)
 }
 
+/// What the kernel took of a send, and what is left of it.
 #[inline]
-fn sent(token: Token, raw: Raw) -> Completion<Uring> {
-    let unsent = match (&raw.result, raw.payload) {
-        (Ok(n), Some(payload)) => payload.advance(*n as usize),
-        (Err(_), payload) => payload, // nothing of it was taken
-        _ => None,
-    };
-    Completion::Sent { token, sequence: None, outcome: raw.result.map(|n| n as usize), unsent }
+fn sent(result: io::Result<u32>, payload: Option<Payload>) -> SendResult<Uring> {
+    match (result, payload) {
+        (Ok(n), payload) => (Ok(n as usize), payload.and_then(|payload| payload.advance(n as usize))),
+        (Err(e), payload) => (Err(e), payload), // nothing of it was taken
+    }
 }

@@ -120,10 +120,20 @@ impl LoopState {
     pub(in crate::engine) fn arm(&mut self, token: Token, connection: &Connection) {
         let soonest = if connection.only_idles() { self.soonest_at_rest } else { self.soonest };
         let suffices = soonest == NEVER || self.timers.fires_by(token.index, soonest);
-        let armed = |at| self.timers.fires_by(token.index, self.timers.tick_of(at, Resolution::Tick));
-        if suffices && !connection.needs_arming(armed) {
-            return;
+        if !suffices || connection.may_be_due_earlier() && !self.is_armed_for(token, connection) {
+            self.arm_for(token, connection);
         }
+    }
+
+    /// Whether a connection that may be due earlier than others need not be.
+    #[inline(never)]
+    fn is_armed_for(&self, token: Token, connection: &Connection) -> bool {
+        let armed = |at| self.timers.fires_by(token.index, self.timers.tick_of(at, Resolution::Tick));
+        !connection.needs_arming(armed)
+    }
+
+    #[inline(never)]
+    fn arm_for(&mut self, token: Token, connection: &Connection) {
         if let Some(at) = connection.deadline(&self.worker.policy) {
             self.timers.arm_no_later(token.index, at, connection.resolution(at));
         }

@@ -238,8 +238,8 @@ impl Sharing {
     /// What has completed next.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Completion<Uring>> {
-        if self.turns >= MOST_TURNS {
-            return None;
+        if self.buffer.is_none() || self.turns >= MOST_TURNS {
+            return None; // without a buffer there are no such connections
         }
         let next = self.done.pop_front().or_else(|| self.next_ready());
         self.turns += usize::from(next.is_some());
