@@ -251,19 +251,20 @@ impl Connection {
     /// a timer, it lingers, or a drain waits for its last request.
     #[must_use]
     pub(crate) fn needs_arming(&self, armed: impl FnOnce(Instant) -> bool) -> bool {
-        self.state_of_session.leaving
-            || self.state == ConnectionState::Draining { lingering: true }
-            || self.own_deadline().is_some_and(|at| !armed(at))
+        self.is_leaving() || self.own_deadline().is_some_and(|at| !armed(at))
     }
 
-    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says: it [needs arming](Self::needs_arming)
-    /// only then.
+    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says, armed or not.
     #[inline]
     #[must_use]
     pub(crate) fn may_be_due_earlier(&self) -> bool {
-        self.state_of_session.leaving
-            || self.state == ConnectionState::Draining { lingering: true }
-            || self.own_deadline().is_some()
+        self.is_leaving() || self.own_deadline().is_some()
+    }
+
+    /// Whether it lingers, or a drain waits for its last request.
+    #[inline]
+    fn is_leaving(&self) -> bool {
+        self.state_of_session.leaving || self.state == ConnectionState::Draining { lingering: true }
     }
 
     /// Whether no time limit but the idle timeout can apply, as long as it has no deadline that [needs

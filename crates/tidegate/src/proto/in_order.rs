@@ -31,8 +31,9 @@ impl Sequence {
 /// The operations of one kind on one connection, and the outcomes of those that completed before an earlier one.
 #[derive(Debug)]
 pub struct InOrder<T> {
-    /// The number of the next to be followed up, and how many were not: asked for far more often than counted.
+    /// The number of the next to be followed up.
     due: Sequence,
+    /// How many were not followed up.
     pending: u8,
     #[expect(clippy::box_collection, reason = "8 bytes instead of 24 in every connection, and seldom any")]
     early: Option<Box<Vec<(Sequence, T)>>>,

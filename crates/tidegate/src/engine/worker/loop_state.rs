@@ -125,7 +125,7 @@ impl LoopState {
         }
     }
 
-    /// Whether a connection that may be due earlier than others need not be.
+    /// Whether what is armed suffices for a connection that may be due earlier than others.
     #[inline(never)]
     fn is_armed_for(&self, token: Token, connection: &Connection) -> bool {
         let armed = |at| self.timers.fires_by(token.index, self.timers.tick_of(at, Resolution::Tick));
