@@ -247,8 +247,8 @@ impl Connection {
         [self.state_of_session.timers.next(), self.again, self.retry_at()].into_iter().flatten().min()
     }
 
-    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says, and is not `armed`: the session has set
-    /// a timer, it lingers, or a drain waits for its last request.
+    /// Whether its next deadline may be earlier than [`timeouts::soonest`] says, and is not `armed`: the session has
+    /// set a timer, it lingers, or a drain waits for its last request.
     #[must_use]
     pub(crate) fn needs_arming(&self, armed: impl FnOnce(Instant) -> bool) -> bool {
         self.is_leaving() || self.own_deadline().is_some_and(|at| !armed(at))

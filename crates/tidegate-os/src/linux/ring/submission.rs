@@ -16,8 +16,8 @@ impl Ring {
         }
     }
 
-    /// Hands over what is there and tries once more, unless others wait already: the order is kept. An error shows again
-    /// in `enter`.
+    /// Hands over what is there and tries once more, unless others wait already: the order is kept. An error shows
+    /// again in `enter`.
     #[cold]
     fn push_to_full(&mut self, entry: squeue::Entry) {
         let tries = self.overflow.is_empty() && self.ring.submit().is_ok();
