@@ -63,11 +63,12 @@ impl Payload {
         }
     }
 
+    /// The same for one piece of more bytes than that, and for all else.
     fn rest_after(self, mut n: usize) -> Option<Self> {
         match self {
             Self::One(mut bytes) => {
-                bytes.advance(n.min(bytes.len()));
-                (!bytes.is_empty()).then_some(Self::One(bytes))
+                bytes.advance(n);
+                Some(Self::One(bytes))
             }
             Self::Many(pieces) if n >= pieces.iter().map(Bytes::len).sum() => None,
             Self::Many(mut pieces) => {

@@ -239,9 +239,12 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             self.recycle(outcome.ok().flatten()); // the connection is gone
             return self.came_back(token, |in_flight| in_flight.receives -= usize::from(ended));
         };
-        let mut due = if ended { entry.receives.complete(sequence, outcome) } else { Some(outcome) };
+        if !ended {
+            return self.take_received(token, outcome, ended);
+        }
+        let mut due = entry.receives.complete(sequence, outcome);
         while let Some(outcome) = due {
-            self.loop_state.worker.counters.outstanding.sub(ended.into());
+            self.loop_state.worker.counters.outstanding.sub(1);
             self.take_received(token, outcome, ended);
             due = self.table.get_mut(token).and_then(|entry| entry.receives.take_due());
         }

@@ -679,8 +679,8 @@ fn found(raw: &Raw) -> u32 {
 /// What the kernel took of a send, and what is left of it.
 #[inline]
 fn sent(result: io::Result<u32>, payload: Option<Payload>) -> SendResult<Uring> {
-    match (result, payload) {
-        (Ok(n), payload) => (Ok(n as usize), payload.and_then(|payload| payload.advance(n as usize))),
-        (Err(e), payload) => (Err(e), payload), // nothing of it was taken
+    match result {
+        Ok(n) => (Ok(n as usize), payload.and_then(|payload| payload.advance(n as usize))),
+        Err(e) => (Err(e), payload), // nothing of it was taken
     }
 }

@@ -132,6 +132,7 @@ impl LoopState {
         !connection.needs_arming(armed)
     }
 
+    /// Arms its next deadline, whatever that is.
     #[inline(never)]
     fn arm_for(&mut self, token: Token, connection: &Connection) {
         if let Some(at) = connection.deadline(&self.worker.policy) {

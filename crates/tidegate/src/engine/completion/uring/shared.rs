@@ -196,6 +196,7 @@ impl Sharing {
     }
 
     /// Whether connections may go through shared memory.
+    #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.buffer.is_some()
     }
@@ -203,7 +204,7 @@ impl Sharing {
     /// How to wait.
     #[inline]
     pub(super) fn before(&mut self, rest: Option<Duration>) -> WaitMode {
-        if self.buffer.is_none() {
+        if !self.is_on() {
             return WaitMode::Wait(rest);
         }
         let busy = !self.done.is_empty() || !self.rings.ready.is_empty();
@@ -238,8 +239,8 @@ impl Sharing {
     /// What has completed next.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Completion<Uring>> {
-        if self.buffer.is_none() || self.turns >= MOST_TURNS {
-            return None; // without a buffer there are no such connections
+        if !self.is_on() || self.turns >= MOST_TURNS {
+            return None;
         }
         let next = self.done.pop_front().or_else(|| self.next_ready());
         self.turns += usize::from(next.is_some());
