@@ -235,7 +235,7 @@ impl Round {
 fn until(mut met: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !met() {
-        if start.elapsed() > slow(Duration::from_secs(50)) {
+        if start.elapsed() > slow(Duration::from_secs(40)) {
             return false;
         }
         thread::park_timeout(Duration::from_millis(1));
