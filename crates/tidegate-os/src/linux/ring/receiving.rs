@@ -28,6 +28,16 @@ impl Ring {
         self.push_on(socket, entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key & KEY));
     }
 
+    /// Completes at once: with the error of the stream, `EAGAIN` if there is nothing to receive, or 0. Takes nothing but
+    /// the error.
+    pub fn look_for_error(&mut self, socket: &Handle, key: u64) {
+        let nowhere = std::ptr::null_mut();
+        let entry = entry_on!(self, socket, |fd| {
+            opcode::Recv::new(fd, nowhere, 0).flags(libc::MSG_PEEK | libc::MSG_DONTWAIT).build()
+        });
+        self.push_on(socket, entry.user_data(key & KEY));
+    }
+
     /// Completes when there is something to receive, or the end of the stream, and takes nothing.
     pub fn poll_readable(&mut self, socket: &Handle, key: u64) {
         let wanted = libc::POLLIN as u32;

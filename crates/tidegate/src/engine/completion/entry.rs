@@ -28,6 +28,8 @@ pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     pub(super) polls: bool,
     /// There is something to receive.
     pub(super) readable: bool,
+    /// The receive that stays armed has brought nothing yet.
+    pub(super) newly_armed: bool,
     /// Sends that are in flight.
     pub(super) sends: InOrder<SendResult<P>>,
     /// What the kernel did not take, in order: sent before all else, one by one.
@@ -90,6 +92,7 @@ impl<P: CompletionDriver> CompletionEntry<P> {
             stopping: false,
             polls: false,
             readable: false,
+            newly_armed: false,
             sends: InOrder::default(),
             unsent: None,
             sends_again: false,
@@ -203,6 +206,7 @@ impl<P: CompletionDriver> CompletionEntry<P> {
             if std::mem::take(&mut self.once) {
                 return port.receive_once(token, sequence, &self.socket);
             }
+            self.newly_armed = true;
             port.receive(token, sequence, &self.socket, &loop_state.worker.policy);
         }
         let policy = &loop_state.worker.policy;

@@ -240,7 +240,12 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             return self.came_back(token, |in_flight| in_flight.receives -= usize::from(ended));
         };
         if !ended {
-            return self.take_received(token, outcome, ended);
+            let newly_armed = std::mem::take(&mut entry.newly_armed);
+            self.take_received(token, outcome, ended);
+            if newly_armed {
+                self.look_for_reset(token);
+            }
+            return;
         }
         let mut due = entry.receives.complete(sequence, outcome);
         while let Some(outcome) = due {
@@ -284,6 +289,15 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             }
             Err(e) if stopped && !is_out_of_memory(&e) => self.follow_up(token), // as requested
             Err(e) => self.dispatch(token, failure(&e, Direction::Receive)),
+        }
+    }
+
+    /// A receive that stays armed may have missed a reset while it was being armed. A send would find that out.
+    fn look_for_reset(&mut self, token: Token) {
+        if let Some(entry) = self.table.get_mut(token)
+            && entry.sends.pending() == 0
+        {
+            self.port.look_for_reset(token, &entry.socket);
         }
     }
 

@@ -106,6 +106,8 @@ enum Kind {
     AcceptPlain,
     Dial,
     Receive,
+    /// A look for a reset that a receive may have missed.
+    LookedForReset,
     Send,
     Finish,
     /// A close that was chained to a send; the index is its slot.
@@ -341,6 +343,15 @@ impl CompletionDriver for Uring {
                 self.ring.receive_multi(handle, in_a_row(policy), key(Kind::Receive, token));
             }
             other => self.receive_shared(token, other, Armed::Stays),
+        }
+    }
+
+    /// Linux (seen on 6.18) loses a reset that comes behind data between the look for data and the arming of a
+    /// multishot receive: `io_poll_check_events` of `io_uring/poll.c` then receives what is there once, and nothing
+    /// wakes it again.
+    fn look_for_reset(&mut self, token: Token, socket: &RingSocket) {
+        if let RingSocket::Kernel(handle) = socket {
+            self.ring.look_for_error(handle, key(Kind::LookedForReset, token));
         }
     }
 
@@ -588,6 +599,12 @@ impl Uring {
             k if k == Kind::Finish as u64 => {
                 Completion::SendFinished { token, outcome: raw.result.map(drop) }
             }
+            k if k == Kind::LookedForReset as u64 => match raw.result {
+                Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
+                    Completion::Received { token, sequence: None, outcome: Err(e), ended: false }
+                }
+                _ => Completion::Ignored,
+            },
             k if k == Kind::Stopped as u64 => Completion::Stopped { token, found: found(&raw) },
             k if k == Kind::StoppedSending as u64 => {
                 Completion::StoppedSending { token, found: found(&raw) > 0 }

@@ -102,6 +102,8 @@ pub(super) struct SimulatedSocket {
     /// The stream is broken; the loop is notified once.
     pub(super) broken: Option<Errno>,
     break_told: bool,
+    /// When a receive that stays armed has missed that.
+    pub(super) missed: Option<Instant>,
     /// The peer has closed, or broken off.
     pub(super) gone: bool,
     pub(super) hearing: bool,
@@ -192,6 +194,7 @@ impl SimulatedSocket {
             finished: false,
             broken: None,
             break_told: false,
+            missed: None,
             gone: false,
             hearing: false,
             saying: false,
@@ -270,8 +273,9 @@ impl SimulatedSocket {
     }
 
     /// The error of a broken stream, once; after that it is just at its end.
-    fn break_error(&mut self) -> Option<io::Error> {
+    pub(super) fn break_error(&mut self) -> Option<io::Error> {
         let errno = self.broken?;
+        self.missed = None;
         (!std::mem::replace(&mut self.break_told, true)).then(|| errno.into())
     }
 

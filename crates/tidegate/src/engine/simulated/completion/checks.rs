@@ -13,6 +13,9 @@ use crate::policy::pressure::LONGEST_PAUSE;
 use crate::proto::{NextStep, PermitState, Receive};
 use crate::stats::Counters;
 
+/// By then a connection knows of a reset that its receive has missed.
+const SOON: Duration = Duration::from_millis(100);
+
 impl SimPort {
     /// After a turn: receives pin less from the first operation that fails for lack of memory until one succeeds, or
     /// nothing has failed for longer than any pause. In a turn that saw both, either may have been the last.
@@ -89,6 +92,10 @@ impl World {
     /// After a turn: whatever the connection wants is in flight.
     pub(in crate::engine::simulated) fn check_flying_view(&mut self, socket: &Slot, view: &View) {
         self.check_view(socket.id, view);
+        let late = |at| self.now > at + SOON + self.slack;
+        if view.receives && !view.sends && self.sockets[socket.id].missed.is_some_and(late) {
+            self.fail(|| format!("{} was reset, and does not know: {view:?}", socket.id));
+        }
         let Some(action) = view.action else { return };
         let receives =
             view.receives || view.receive_place == PermitState::Waiting || action.receive == Receive::Pause;

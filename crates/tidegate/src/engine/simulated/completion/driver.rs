@@ -142,6 +142,10 @@ impl CompletionDriver for SimPort {
         self.start_receive(token, sequence, socket, what);
     }
 
+    fn look_for_reset(&mut self, token: Token, socket: &Slot) {
+        self.submissions.push(Submission::LookForReset(token, socket.id));
+    }
+
     fn receive_once(&mut self, token: Token, sequence: Sequence, socket: &Slot) {
         self.start_receive(token, sequence, socket, Receives::Once);
     }

@@ -200,7 +200,8 @@ impl SimPort {
 
     fn step_receive(&mut self, at: usize, what: Receives, world: &mut World) {
         let id = self.operations[at].id;
-        let readable = world.sockets[id].is_readable();
+        let more = world.sockets[id].arrived > world.sockets[id].received;
+        let readable = if self.operations[at].deaf { more } else { world.sockets[id].is_readable() };
         if self.operations[at].cancelled && (!readable || self.is_cancelled(at, world)) {
             let outcome = Err(Errno::CANCELED.into());
             return self.complete_receive(at, true, world, outcome);
@@ -216,7 +217,6 @@ impl SimPort {
         if world.chance(world.moods.partial) {
             most = world.rng.u64(1..=most);
         }
-        let more = world.sockets[id].arrived > world.sockets[id].received;
         if more && self.buffers == 0 {
             world.expected.no_buffers += 1;
             let outcome = Err(Errno::NOBUFS.into());
@@ -238,6 +238,14 @@ impl SimPort {
         };
         let went_on = matches!(&outcome, Ok(Some(buffer)) if !buffer.0.is_empty());
         let ended = !went_on || what != Receives::Endless || world.chance(world.moods.ends);
+        // A reset that was there when it was armed, behind data: see `look_for_reset` of `uring`.
+        let first = !std::mem::replace(&mut self.operations[at].brought, true);
+        let socket = &world.sockets[id];
+        let ends_here = socket.broken.is_some() && socket.arrived == socket.received;
+        if first && !ended && ends_here && world.chance(world.moods.loses) {
+            self.operations[at].deaf = true;
+            world.sockets[id].missed = Some(world.now);
+        }
         self.complete_receive(at, ended, world, outcome);
     }
 

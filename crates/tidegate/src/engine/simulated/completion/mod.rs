@@ -82,6 +82,9 @@ struct Operation {
     /// Nothing is done about it before.
     not_before: Instant,
     cancelled: bool,
+    /// A receive that stays armed has brought something; it has missed a reset that was there by then.
+    brought: bool,
+    deaf: bool,
     /// Its completion was made.
     over: bool,
 }
@@ -92,6 +95,7 @@ enum Submission {
     Start(Operation),
     StopAccepting,
     StopReceiving(Token),
+    LookForReset(Token, usize),
     StopSending(Token),
     Order(SlotOrder),
 }

@@ -31,8 +31,19 @@ impl SimPort {
             world.not_before(late)
         });
         let (slot, meant) = socket.map_or((NOWHERE, NOWHERE), |socket| (socket.number, socket.id));
-        let (id, cancelled, over) = (NOWHERE, false, false);
-        let operation = Operation { kind, token, sequence, slot, meant, id, not_before, cancelled, over };
+        let operation = Operation {
+            kind,
+            token,
+            sequence,
+            slot,
+            meant,
+            id: NOWHERE,
+            not_before,
+            cancelled: false,
+            brought: false,
+            deaf: false,
+            over: false,
+        };
         self.submissions.push(Submission::Start(operation));
     }
 
@@ -120,6 +131,14 @@ impl SimPort {
                     let receives =
                         |o: &Operation| o.token == token && matches!(o.kind, OperationKind::Receive(_));
                     self.operations.iter_mut().filter(|o| receives(o)).for_each(|o| o.cancelled = true);
+                }
+                Submission::LookForReset(token, id) => {
+                    let socket = &mut world.sockets[id];
+                    let drained = socket.arrived == socket.received;
+                    if let Some(outcome) = drained.then(|| socket.break_error()).flatten().map(Err) {
+                        let reset = Completion::Received { token, sequence: None, outcome, ended: false };
+                        self.completed.push_back((Some(id), reset));
+                    }
                 }
                 Submission::StopSending(token) => {
                     let sends =
