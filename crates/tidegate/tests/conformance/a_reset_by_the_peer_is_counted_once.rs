@@ -2,9 +2,11 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tidegate::{CloseReason, Consumed, Flow, Mail, Model, Outbox, Session};
 
 use crate::kit::{self, Echo, Producer, Tape, Witness};
@@ -15,6 +17,7 @@ fn case(model: Model) {
     while_nothing_moves(model);
     while_the_server_sends(model);
     after_the_peer_has_sent_much(model);
+    while_the_server_begins_to_receive(model);
 }
 
 fn while_nothing_moves(model: Model) {
@@ -58,6 +61,61 @@ fn after_the_peer_has_sent_much(model: Model) {
     kit::until("every reset is counted", || server.stats().closed_by(CloseReason::Reset) == 10);
     kit::finish(server);
     assert_eq!(witness.closings(), [CloseReason::Reset; 10]);
+}
+
+/// Right behind the first data, at any moment while the server gets ready for it. It answers nothing, so only the reset
+/// ends the session.
+fn while_the_server_begins_to_receive(model: Model) {
+    const CONNECTIONS: u32 = if cfg!(windows) { 200 } else { 2000 };
+    let witness = Arc::new(Witness::default());
+    let seen = witness.clone();
+    let opened = Arc::new(AtomicU32::new(0));
+    let open = opened.clone();
+    let service =
+        kit::sessions(move || Listening { echo: Echo { witness: seen.clone() }, opened: open.clone() });
+    let mut policy = kit::policy(model);
+    policy.accept.defer = None; // it receives before there is data
+    let server = kit::serve(model, policy, service);
+    for turn in 0..CONNECTIONS {
+        let mut stream = kit::connect(server.local_addr());
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("linger");
+        while opened.load(SeqCst) == turn {
+            thread::yield_now();
+        }
+        (0..turn % 100).for_each(|_| std::hint::spin_loop());
+        stream.write_all(b"the beginning of a request").expect("send");
+        drop(stream);
+    }
+    kit::until("every reset is counted", || server.stats().open() == 0);
+    let stats = server.stats();
+    assert_eq!(stats.closed_by(CloseReason::Reset), stats.accepted, "{stats:?}");
+    kit::finish(server);
+    assert_eq!(witness.ends.load(SeqCst), 0, "a reset is not an end");
+}
+
+/// Takes all that comes, and says nothing.
+struct Listening {
+    echo: Echo,
+    opened: Arc<AtomicU32>,
+}
+
+impl Session for Listening {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.opened.fetch_add(1, SeqCst);
+        self.echo.on_open(out)
+    }
+
+    fn on_bytes(&mut self, input: &[u8], _: &mut Outbox<'_>) -> Consumed {
+        Consumed::all(input)
+    }
+
+    fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.echo.on_end(out)
+    }
+
+    fn on_close(&mut self, why: CloseReason) {
+        self.echo.on_close(why);
+    }
 }
 
 /// Echoes, and sends something by itself now and then.
