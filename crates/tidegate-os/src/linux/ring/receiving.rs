@@ -28,8 +28,8 @@ impl Ring {
         self.push_on(socket, entry.flags(squeue::Flags::BUFFER_SELECT).user_data(key & KEY));
     }
 
-    /// Completes at once: with the error of the stream, `EAGAIN` if there is nothing to receive, or 0. Takes nothing but
-    /// the error.
+    /// Completes at once: with the error of the stream, `EAGAIN` if there is nothing to receive, or 0. It takes nothing
+    /// but the error. A socket of Multipath TCP always answers 0.
     pub fn look_for_error(&mut self, socket: &Handle, key: u64) {
         let nowhere = std::ptr::null_mut();
         let entry = entry_on!(self, socket, |fd| {

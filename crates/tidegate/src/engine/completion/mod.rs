@@ -253,8 +253,8 @@ pub(super) trait CompletionDriver: Sized + 'static {
     /// Receives until stopped, or until the completion says that it ended; at the latest when as much has come in as a
     /// connection may receive in a row, where the kernel can count that.
     fn receive(&mut self, token: Token, sequence: Sequence, socket: &Self::Socket, policy: &Policy);
-    /// Reports a reset that the receive which stays armed may have missed, if there was one, as a failure of that receive.
-    /// For ports where it can, at the moment when it is armed.
+    /// Reports as a failure of the receive that stays armed a reset which that has missed. For ports where it may miss
+    /// one while it is being armed.
     fn look_for_reset(&mut self, token: Token, socket: &Self::Socket) {
         let _ = (token, socket);
     }

@@ -346,9 +346,10 @@ impl CompletionDriver for Uring {
         }
     }
 
-    /// Linux (seen on 6.18) loses a reset that comes behind data between the look for data and the arming of a
+    /// Linux (seen on 6.18.44) loses a reset that comes behind data between the look for data and the arming of a
     /// multishot receive: `io_poll_check_events` of `io_uring/poll.c` then receives what is there once, and nothing
-    /// wakes it again.
+    /// wakes it again. Commit a68ed2df7213 of Linux mended what was lost behind data that came later (liburing issue
+    /// 1549).
     fn look_for_reset(&mut self, token: Token, socket: &RingSocket) {
         if let RingSocket::Kernel(handle) = socket {
             self.ring.look_for_error(handle, key(Kind::LookedForReset, token));
