@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
 
@@ -66,20 +66,17 @@ fn after_the_peer_has_sent_much(model: Model) {
 /// Right behind the first data, at any moment while the server gets ready for it. It answers nothing, so only the reset
 /// ends the session.
 fn while_the_server_begins_to_receive(model: Model) {
-    const CONNECTIONS: u32 = if cfg!(windows) { 200 } else { 2000 };
+    const CONNECTIONS: u64 = if cfg!(windows) { 200 } else { 2000 };
     let witness = Arc::new(Witness::default());
     let seen = witness.clone();
-    let opened = Arc::new(AtomicU32::new(0));
-    let open = opened.clone();
-    let service =
-        kit::sessions(move || Listening { echo: Echo { witness: seen.clone() }, opened: open.clone() });
+    let service = kit::sessions(move || Listening(Echo { witness: seen.clone() }));
     let mut policy = kit::policy(model);
     policy.accept.defer = None; // it receives before there is data
     let server = kit::serve(model, policy, service);
     for turn in 0..CONNECTIONS {
         let mut stream = kit::connect(server.local_addr());
         SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("linger");
-        while opened.load(SeqCst) == turn {
+        while server.stats().accepted == turn {
             thread::yield_now();
         }
         (0..turn % 100).for_each(|_| std::hint::spin_loop());
@@ -94,15 +91,11 @@ fn while_the_server_begins_to_receive(model: Model) {
 }
 
 /// Takes all that comes, and says nothing.
-struct Listening {
-    echo: Echo,
-    opened: Arc<AtomicU32>,
-}
+struct Listening(Echo);
 
 impl Session for Listening {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.opened.fetch_add(1, SeqCst);
-        self.echo.on_open(out)
+        self.0.on_open(out)
     }
 
     fn on_bytes(&mut self, input: &[u8], _: &mut Outbox<'_>) -> Consumed {
@@ -110,11 +103,11 @@ impl Session for Listening {
     }
 
     fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.echo.on_end(out)
+        self.0.on_end(out)
     }
 
     fn on_close(&mut self, why: CloseReason) {
-        self.echo.on_close(why);
+        self.0.on_close(why);
     }
 }
 

@@ -237,7 +237,12 @@ impl SimulatedSocket {
 
     /// The loop would get something, or see an end, if it received.
     pub(super) fn is_readable(&self) -> bool {
-        self.arrived > self.received || self.peer_ended || self.broken.is_some()
+        self.has_unread() || self.peer_ended || self.broken.is_some()
+    }
+
+    /// Bytes have arrived that the loop has not received.
+    pub(super) fn has_unread(&self) -> bool {
+        self.arrived > self.received
     }
 
     /// The kernel would take something.
@@ -454,7 +459,7 @@ impl World {
         }
         socket.server = SocketState::Closed;
         socket.watched = None;
-        let unread = socket.arrived > socket.received;
+        let unread = socket.has_unread();
         self.note(|| format!("  {id} closed{}", if reset { " with a reset" } else { "" }));
         self.check_close(id, reset);
         let socket = &mut self.sockets[id];

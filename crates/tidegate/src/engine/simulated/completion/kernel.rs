@@ -200,7 +200,7 @@ impl SimPort {
 
     fn step_receive(&mut self, at: usize, what: Receives, world: &mut World) {
         let id = self.operations[at].id;
-        let more = world.sockets[id].arrived > world.sockets[id].received;
+        let more = world.sockets[id].has_unread();
         let readable = if self.operations[at].deaf { more } else { world.sockets[id].is_readable() };
         if self.operations[at].cancelled && (!readable || self.is_cancelled(at, world)) {
             let outcome = Err(Errno::CANCELED.into());
@@ -241,7 +241,7 @@ impl SimPort {
         // A reset that was there when it was armed, behind data: see `look_for_reset` of `uring`.
         let first = !std::mem::replace(&mut self.operations[at].brought, true);
         let socket = &world.sockets[id];
-        let ends_here = socket.broken.is_some() && socket.arrived == socket.received;
+        let ends_here = socket.broken.is_some() && !socket.has_unread();
         if first && !ended && ends_here && world.chance(world.moods.loses) {
             self.operations[at].deaf = true;
             world.sockets[id].missed = Some(world.now);

@@ -134,8 +134,9 @@ impl SimPort {
                 }
                 Submission::LookForReset(token, id) => {
                     let socket = &mut world.sockets[id];
-                    let drained = socket.arrived == socket.received;
-                    if let Some(outcome) = drained.then(|| socket.break_error()).flatten().map(Err) {
+                    if !socket.has_unread()
+                        && let Some(outcome) = socket.break_error().map(Err)
+                    {
                         let reset = Completion::Received { token, sequence: None, outcome, ended: false };
                         self.completed.push_back((Some(id), reset));
                     }
