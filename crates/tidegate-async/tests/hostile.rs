@@ -22,6 +22,9 @@ fn has_loops(model: Model) -> bool {
     !matches!(model, Model::Blocking | Model::Pool | Model::Tokio)
 }
 
+/// Connections that go on beside the one whose future does not yield.
+const OTHERS: usize = 8;
+
 /// A connection, and the I/O thread that it says it is on.
 fn connect_and_ask(running: &Running) -> (TcpStream, u8) {
     let mut stream = connect(running);
@@ -44,7 +47,8 @@ fn a_future_that_never_yields_costs_its_own_thread_only() {
                 async move {
                     conn.read_u8().await.unwrap();
                     conn.write_u8(conn.peer().thread as u8).await.unwrap();
-                    if conn.read_u8().await.unwrap() == b'!' {
+                    let Ok(word) = conn.read_u8().await else { return };
+                    if word == b'!' {
                         let since = Instant::now();
                         begun.store(true, SeqCst);
                         while !ends.load(SeqCst) && since.elapsed() < TIMEOUT {
@@ -57,15 +61,15 @@ fn a_future_that_never_yields_costs_its_own_thread_only() {
             }),
         );
         let (mut busy, its_thread) = connect_and_ask(&running);
-        let mut others = Vec::new();
-        for _ in 0..32 {
+        // One thread may be well ahead of the other before it leaves connections to it.
+        let (mut others, mut beside_it) = (Vec::new(), Vec::new());
+        while others.len() < OTHERS {
+            assert!(beside_it.len() < 1_000, "on {model}: only {} connections are elsewhere", others.len());
             let (other, thread) = connect_and_ask(&running);
-            if !has_loops(model) || thread != its_thread {
-                others.push(other);
-            }
+            let elsewhere = !has_loops(model) || thread != its_thread;
+            if elsewhere { &mut others } else { &mut beside_it }.push(other);
         }
         others.iter_mut().for_each(|other| other.write_all(b".").unwrap());
-        assert!(others.len() >= 8, "on {model}: {} of 32 connections are elsewhere", others.len());
         busy.write_all(b"!").unwrap();
         until("it spins", || spins.load(SeqCst));
         let mut others_are_served = |times| {
