@@ -644,6 +644,11 @@ pub fn is_out_of_buffers(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::ENOBUFS)
 }
 
+/// Whether an error says that an operation was asked to end, and did before it found anything.
+pub fn is_cancelled(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::Interrupted || e.raw_os_error() == Some(libc::ECANCELED)
+}
+
 /// Whether a failed accept only concerns the one connection that went away meanwhile.
 ///
 /// `accept(2)`: pending network errors of the new socket are passed on as errors of accept.

@@ -499,6 +499,11 @@ pub fn is_out_of_buffers(e: &io::Error) -> bool {
     e.raw_os_error() == Some(WSAENOBUFS)
 }
 
+/// Whether an error says that an operation was asked to end, and did before it found anything.
+pub fn is_cancelled(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::Interrupted || e.raw_os_error() == Some(ERROR_OPERATION_ABORTED as i32)
+}
+
 /// Whether a failed accept only concerns the one connection that went away meanwhile.
 pub fn is_lost_connection(e: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};

@@ -46,6 +46,7 @@ fn while_the_server_sends(model: Model) {
     kit::until("every reset is counted", || server.stats().closed_by(CloseReason::Reset) == 4);
     kit::finish(server);
     assert_eq!(witness.closings(), [CloseReason::Reset; 4]);
+    assert_eq!(witness.ends.load(SeqCst), 0, "a reset is not an end");
 }
 
 /// The server may still find bytes to read in front of the reset.
@@ -61,6 +62,7 @@ fn after_the_peer_has_sent_much(model: Model) {
     kit::until("every reset is counted", || server.stats().closed_by(CloseReason::Reset) == 10);
     kit::finish(server);
     assert_eq!(witness.closings(), [CloseReason::Reset; 10]);
+    assert_eq!(witness.ends.load(SeqCst), 0, "a reset is not an end");
 }
 
 /// Right behind the first data, at any moment while the server gets ready for it. It answers nothing, so only the reset

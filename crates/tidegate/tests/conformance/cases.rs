@@ -45,6 +45,7 @@ cases! {
     a_message_that_is_too_long_may_be_answered,
     a_panic_costs_one_connection,
     a_reset_by_the_peer_is_counted_once,
+    a_reset_is_not_an_end,
     a_service_may_refuse,
     a_service_may_speak_first,
     a_shutdown_reaches_nobody_else,

@@ -48,6 +48,11 @@ impl Ring {
     /// at least a segment.
     pub const MOST_AT_ONCE: usize = 128 * 1024;
 
+    /// Whether a send of which so much was taken was one of those that the kernel sends until all of them are.
+    pub fn sends_whole(taken: usize, unsent: &Payload) -> bool {
+        taken + bytes_in(unsent) <= Self::MOST_AT_ONCE
+    }
+
     /// Sends `payload` in order: all of it, or if it is [more than that](Self::MOST_AT_ONCE) as much as the socket
     /// takes. Of a file it sends what was read.
     #[inline]

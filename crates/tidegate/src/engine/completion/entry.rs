@@ -37,6 +37,10 @@ pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     pub(super) unsent: Option<Box<VecDeque<P::Unsent>>>,
     /// Such a send is in flight.
     pub(super) sends_again: bool,
+    /// A send [was cut](CompletionDriver::is_cut), and what was left of it is not sent.
+    pub(super) cut: bool,
+    /// The stream has ended since, if that is what it did.
+    pub(super) end_waits: bool,
     /// The close is chained to the send in flight.
     pub(super) chained: bool,
     /// It is over as soon as the chained send has come back.
@@ -96,6 +100,8 @@ impl<P: CompletionDriver> CompletionEntry<P> {
             sends: InOrder::default(),
             unsent: None,
             sends_again: false,
+            cut: false,
+            end_waits: false,
             chained: false,
             doomed: false,
             once: false,
@@ -193,7 +199,7 @@ impl<P: CompletionDriver> CompletionEntry<P> {
     /// Arms receives: one, or as many as may be posted where each has a buffer.
     fn post_receives(&mut self, token: Token, port: &mut P, loop_state: &mut LoopState) {
         let Phase::Open(connection) = &self.phase else { return };
-        let wanted = connection.action().receive == Receive::Post && !self.stopping;
+        let wanted = connection.action().receive == Receive::Post && !self.stopping && !self.end_waits;
         if wanted && self.receives.pending() == 0 && !self.may_receive(token, &mut loop_state.permits) {
             if self.permits.receive == PermitState::Outside {
                 self.polls = true;

@@ -5,7 +5,7 @@ mod accepting;
 use std::io;
 use std::sync::Arc;
 
-use tidegate_os::socket::is_out_of_memory;
+use tidegate_os::socket::is_cancelled;
 use tidegate_os::waker::Waker;
 
 use super::entry::{CompletionEntry, ReceiveResult, SendResult, TurnResult};
@@ -267,10 +267,13 @@ impl<P: CompletionDriver> CompletionLoop<P> {
                 entry.readable = true;
                 self.follow_up(token);
             }
+            Ok(Some(buffer)) if self.port.bytes(&buffer).is_empty() => {
+                self.port.recycle(buffer);
+                self.ended(token);
+            }
             Ok(Some(buffer)) => {
                 if let Phase::Open(connection) = &mut entry.phase {
-                    let bytes = self.port.bytes(&buffer);
-                    let event = if bytes.is_empty() { Event::PeerEnded } else { Event::Received(bytes) };
+                    let event = Event::Received(self.port.bytes(&buffer));
                     connection.handle(event, &self.loop_state.context(token));
                 }
                 // What is left is taken at once, unless others have waited for long enough.
@@ -282,13 +285,22 @@ impl<P: CompletionDriver> CompletionLoop<P> {
                 self.port.recycle(buffer);
                 self.follow_up(token);
             }
-            Ok(None) => self.dispatch(token, Event::PeerEnded),
+            Ok(None) => self.ended(token),
             Err(e) if P::is_out_of_buffers(&e) => {
                 self.loop_state.worker.counters.no_buffers.add(1);
                 self.starved.push(token);
             }
-            Err(e) if stopped && !is_out_of_memory(&e) => self.follow_up(token), // as requested
+            Err(e) if stopped && is_cancelled(&e) => self.follow_up(token), // as requested
             Err(e) => self.dispatch(token, failure(&e, Direction::Receive)),
+        }
+    }
+
+    /// The end of the stream, unless it has broken off and a send was told of that: what is left of the send finds out.
+    fn ended(&mut self, token: Token) {
+        let Some(entry) = self.table.get_mut(token) else { return };
+        entry.end_waits = entry.cut;
+        if !entry.end_waits {
+            self.dispatch(token, Event::PeerEnded);
         }
     }
 
@@ -343,6 +355,12 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         let Some(entry) = self.table.get_mut(token) else { return };
         entry.chained &= outcome.is_ok() && unsent.is_none(); // else the chain is broken, and the socket open
         let alone = entry.sends.pending() == 0 && (entry.sends_again || entry.unsent.is_none());
+        entry.cut = match (&outcome, &unsent) {
+            (&Ok(n), Some(rest)) => entry.cut || self.port.is_cut(&entry.socket, n, rest),
+            (Ok(_), None) => false,
+            (Err(_), _) => entry.cut,
+        };
+        let ended = !entry.cut && std::mem::take(&mut entry.end_waits);
         let event = match (outcome, unsent) {
             (Ok(n), Some(rest)) if alone => {
                 self.port.send_rest(token, entry.sends.begin(), &entry.socket, rest);
@@ -369,6 +387,9 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         match event {
             Some(event) => self.dispatch(token, event),
             None => self.follow_up(token),
+        }
+        if ended {
+            self.dispatch(token, Event::PeerEnded);
         }
     }
 
@@ -578,6 +599,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
                     receives: entry.receives.pending() > 0,
                     sends: entry.sends.pending() > 0,
                     finishes: entry.finishing,
+                    ended: entry.end_waits,
                     holds: entry.unsent.is_some(),
                     ..View::new(connection, &entry.permits, &self.loop_state.worker.policy)
                 };

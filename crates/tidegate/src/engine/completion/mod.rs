@@ -281,6 +281,12 @@ pub(super) trait CompletionDriver: Sized + 'static {
     }
     /// Sends all pieces in order.
     fn send(&mut self, token: Token, sequence: Sequence, socket: &Self::Socket, pieces: Pieces, more: More);
+    /// Whether a send was to be taken whole, and something else than a lack of room has ended it. That may be an error
+    /// which is reported once, and not here; a receive then says that the stream has ended.
+    fn is_cut(&self, socket: &Self::Socket, taken: usize, unsent: &Self::Unsent) -> bool {
+        let _ = (socket, taken, unsent);
+        false
+    }
     /// Goes on with a send that this port makes in steps, and that `more` follows: what was sent at once, and what was
     /// not. For ports that say [`Completion::MayGoOn`].
     fn go_on(

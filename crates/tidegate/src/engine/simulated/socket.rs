@@ -65,6 +65,8 @@ pub(super) struct Flying {
     pub(super) sends: usize,
     /// A send was not taken whole, and the loop does not know yet.
     pub(super) fell_short: bool,
+    /// The last one to complete was ended by a failure that nobody was told of, or on request.
+    pub(super) cut: bool,
     pub(super) finish: bool,
     pub(super) dial: bool,
 }
@@ -275,6 +277,11 @@ impl SimulatedSocket {
     /// The bytes that the session sends from `at` on.
     pub(super) fn to_say(&self, at: u64, n: usize) -> Vec<u8> {
         (at..).take(n).map(|at| byte(self.streams.1, at)).collect()
+    }
+
+    /// Why the stream breaks off before its end, if it does.
+    pub(super) fn cut(&self) -> Option<Errno> {
+        self.broken.filter(|_| !self.peer_ended)
     }
 
     /// The error of a broken stream, once; after that it is just at its end.

@@ -22,6 +22,8 @@ pub(in crate::engine) struct View {
     pub(in crate::engine) receives: bool,
     pub(in crate::engine) sends: bool,
     pub(in crate::engine) finishes: bool,
+    /// The stream has ended, or broken off, which a send that is in flight or kept finds out.
+    pub(in crate::engine) ended: bool,
     /// It has what the kernel had no memory to send; and when it tries that, or to receive, again.
     pub(in crate::engine) holds: bool,
     pub(in crate::engine) retry_at: Option<Instant>,
@@ -46,6 +48,7 @@ impl View {
             receives: false,
             sends: false,
             finishes: false,
+            ended: false,
             holds: false,
             retry_at: connection.filter(|c| !is_over(c)).and_then(Connection::retry_at),
             receive_place: permits.receive,

@@ -130,10 +130,16 @@ impl HoldableEcho {
 
     /// A service of them, and how the case holds a thread.
     pub fn service() -> (Sessions<impl Fn() -> HoldableEcho + Send + Sync + 'static>, ThreadHold) {
+        let (make, thread) = Self::parts();
+        (sessions(make), thread)
+    }
+
+    /// The same for sessions that are more than that.
+    pub fn parts() -> (impl Fn() -> HoldableEcho + Send + Sync + 'static, ThreadHold) {
         let (holding, is_held) = channel();
         let (release, released) = channel();
         let ends = Arc::new(Mutex::new((holding, released)));
-        (sessions(move || HoldableEcho(ends.clone())), ThreadHold { is_held, release })
+        (move || HoldableEcho(ends.clone()), ThreadHold { is_held, release })
     }
 }
 
@@ -219,6 +225,11 @@ impl Session for Producer {
 
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.produce(out)
+    }
+
+    fn on_end(&mut self, _out: &mut Outbox<'_>) -> Flow {
+        self.witness.ends.fetch_add(1, SeqCst);
+        Flow::Close
     }
 
     fn on_close(&mut self, why: CloseReason) {

@@ -97,8 +97,8 @@ impl World {
             self.fail(|| format!("{} was reset, and does not know: {view:?}", socket.id));
         }
         let Some(action) = view.action else { return };
-        let receives =
-            view.receives || view.receive_place == PermitState::Waiting || action.receive == Receive::Pause;
+        let waits = view.receive_place == PermitState::Waiting || view.ended && (view.sends || view.holds);
+        let receives = view.receives || waits || action.receive == Receive::Pause;
         let sends = view.sends || view.send_place == PermitState::Waiting || !action.send;
         let finishes = view.finishes || action.then != NextStep::FinishSending;
         if !receives || !sends || !finishes {

@@ -195,6 +195,10 @@ impl CompletionDriver for SimPort {
         }
     }
 
+    fn is_cut(&self, socket: &Slot, _: usize, _: &SimUnsent) -> bool {
+        with(|world| world.sockets[socket.id].flying.cut)
+    }
+
     fn go_on(
         &mut self,
         socket: &Slot,

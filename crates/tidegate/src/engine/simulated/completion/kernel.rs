@@ -222,7 +222,12 @@ impl SimPort {
             let outcome = Err(Errno::NOBUFS.into());
             return self.complete_receive(at, true, world, outcome);
         }
+        // Where several are posted each of them fails, as on Windows; Linux reports the error once.
+        let each_fails = world.sockets[id].cut().filter(|_| !world.moods.endless);
         let outcome = match world.memory_error(id).map_or_else(|| world.receive(id, most), Err) {
+            Ok(0) if each_fails.is_some() => {
+                Err(each_fails.map_or(ErrorKind::NotConnected.into(), Into::into))
+            }
             Ok(0) => {
                 world.was_received(id, 0);
                 Ok(self.empty_buffer(world))
@@ -301,6 +306,7 @@ impl SimPort {
             }
             return;
         }
+        world.sockets[id].flying.cut = !all && (cancelled || outcome.is_err());
         let (n, chained) = (*sent, *chained);
         let unsent = (!all).then(|| SimUnsent::Bytes(bytes.split_off(n)));
         let outcome = match outcome {
