@@ -272,13 +272,13 @@ impl<P: Poller> ReadinessLoop<P> {
         let Some(listener) = self.listener.clone() else { return ControlFlow::Break(()) };
         let admission = self.loop_state.admission();
         // The place comes first: another thread might give this one its last connection meanwhile.
-        let claimed = admission == Admission::Admit && self.loop_state.claim();
+        let claimed = admission == Admission::Admit && self.loop_state.places().claim();
         if !claimed && admission != Admission::Refuse {
             return ControlFlow::Break(());
         }
         let accepted = listener.accept();
         if claimed && accepted.is_err() {
-            self.loop_state.release();
+            self.loop_state.places().release();
         }
         match accepted {
             Ok((stream, peer)) if claimed => self.place(stream, peer),
@@ -295,7 +295,7 @@ impl<P: Poller> ReadinessLoop<P> {
             None => self.enter(stream, peer),
             Some(to) => {
                 self.loop_state.hand_on(to, Accepted::new(stream, peer));
-                self.loop_state.release();
+                self.loop_state.places().release();
             }
         }
     }

@@ -24,7 +24,7 @@ const ENDED: u64 = 1 << 63;
 /// What the others know of one I/O thread. Each is on separate cache lines.
 #[repr(align(128))]
 #[derive(Default)]
-struct ThreadPlaces {
+pub(in crate::engine) struct ThreadPlaces {
     /// Places taken: connections that are open, on their way, or that an accept was posted for. See [`EXPECTED`] and
     /// [`ENDED`].
     state: AtomicU64,
@@ -44,6 +44,50 @@ fn expected(state: u64) -> u64 {
 }
 
 impl ThreadPlaces {
+    /// The thread may have this many connections open, and is given some by others while it has fewer than `takes`.
+    pub(in crate::engine) fn set_share(&self, share: usize, takes: usize) {
+        self.share.store(share, Relaxed);
+        self.takes.store(takes, Relaxed);
+    }
+
+    /// Places that are taken.
+    pub(in crate::engine) fn open(&self) -> usize {
+        open(self.state.load(Acquire)) as usize
+    }
+
+    /// Connections on their way to this thread.
+    pub(in crate::engine) fn expected(&self) -> usize {
+        expected(self.state.load(Acquire)) as usize
+    }
+
+    /// Takes a place for a connection that is about to be accepted, unless another thread has just taken the last one
+    /// of the share.
+    pub(in crate::engine) fn claim(&self) -> bool {
+        let share = self.share.load(Relaxed) as u64;
+        self.state.fetch_update(AcqRel, Acquire, |state| (open(state) < share).then_some(state + 1)).is_ok()
+    }
+
+    /// Takes a place that nobody had claimed, whether the share allows it or not.
+    pub(in crate::engine) fn claim_anyway(&self) {
+        self.state.fetch_add(1, AcqRel);
+    }
+
+    /// Gives a place back: nothing came for it, or what came goes to another thread.
+    pub(in crate::engine) fn release(&self) {
+        self.state.fetch_sub(1, AcqRel);
+    }
+
+    /// A connection that was on its way has arrived; its place stays taken.
+    pub(in crate::engine) fn arrived(&self) {
+        self.state.fetch_sub(EXPECTED, AcqRel);
+    }
+
+    /// The thread is about to end, and is given nothing more. `false` while something is on its way to it.
+    pub(in crate::engine) fn leave(&self) -> bool {
+        let end = |state| (expected(state) == 0).then_some(state | ENDED);
+        self.state.fetch_update(AcqRel, Acquire, end).is_ok()
+    }
+
     fn load(&self) -> ThreadLoad {
         let state = self.state.load(Relaxed);
         ThreadLoad { given: self.given.load(Relaxed), open: open(state), has_room: self.has_room(state) }
@@ -106,6 +150,11 @@ impl ThreadBalance {
         }
     }
 
+    /// The places of a thread.
+    pub(in crate::engine) fn places(&self, thread: usize) -> &ThreadPlaces {
+        &self.workers[thread]
+    }
+
     /// The way to a thread.
     pub(in crate::engine) fn command_queue(&self, thread: usize) -> &CommandQueue {
         &self.command_queues[thread]
@@ -122,39 +171,6 @@ impl ThreadBalance {
     /// Whether a thread that lacks memory may have all of them close connections now.
     pub(in crate::engine) fn claim_shed(&self, now: Instant) -> bool {
         self.last_shed.lock().unwrap_or_else(PoisonError::into_inner).claim(now)
-    }
-
-    /// A thread may have this many connections open, and is given some by others while it has fewer than `takes`.
-    pub(in crate::engine) fn set_share(&self, mine: usize, share: usize, takes: usize) {
-        self.workers[mine].share.store(share, Relaxed);
-        self.workers[mine].takes.store(takes, Relaxed);
-    }
-
-    /// Places that are taken.
-    pub(in crate::engine) fn open(&self, mine: usize) -> usize {
-        open(self.workers[mine].state.load(Acquire)) as usize
-    }
-
-    /// Connections on their way to this thread.
-    pub(in crate::engine) fn expected(&self, mine: usize) -> usize {
-        expected(self.workers[mine].state.load(Acquire)) as usize
-    }
-
-    /// Takes a place within the share.
-    pub(in crate::engine) fn claim(&self, mine: usize) -> bool {
-        let worker = &self.workers[mine];
-        let share = worker.share.load(Relaxed) as u64;
-        worker.state.fetch_update(AcqRel, Acquire, |state| (open(state) < share).then_some(state + 1)).is_ok()
-    }
-
-    /// Takes a place, whether the share allows it or not.
-    pub(in crate::engine) fn claim_anyway(&self, mine: usize) {
-        self.workers[mine].state.fetch_add(1, AcqRel);
-    }
-
-    /// Gives a place back.
-    pub(in crate::engine) fn release(&self, mine: usize) {
-        self.workers[mine].state.fetch_sub(1, AcqRel);
     }
 
     /// Who serves a connection that `mine` has accepted and has a place for: `None` is itself, any other has taken a
@@ -195,23 +211,12 @@ impl ThreadBalance {
         worker.state.fetch_update(AcqRel, Acquire, one_more).is_ok()
     }
 
-    /// A connection that was on its way has arrived; its place stays taken.
-    pub(in crate::engine) fn arrived(&self, mine: usize) {
-        self.workers[mine].state.fetch_sub(EXPECTED, AcqRel);
-    }
-
     /// A connection could not be handed on: `mine` serves it, whether it has a place or not.
     pub(in crate::engine) fn take_back(&self, mine: usize, from: usize) {
-        self.claim_anyway(mine);
+        self.workers[mine].claim_anyway();
         self.workers[mine].given.fetch_add(1, Relaxed);
         self.workers[from].given.fetch_sub(1, Relaxed);
         self.workers[from].state.fetch_sub(1 + EXPECTED, AcqRel);
-    }
-
-    /// The thread is about to end, and is given nothing more. `false` while something is on its way to it.
-    pub(in crate::engine) fn leave(&self, mine: usize) -> bool {
-        let end = |state| (expected(state) == 0).then_some(state | ENDED);
-        self.workers[mine].state.fetch_update(AcqRel, Acquire, end).is_ok()
     }
 
     /// The thread has ended, whatever is on its way to it.
@@ -228,7 +233,7 @@ mod tests {
     fn balance(threads: usize, share: usize) -> ThreadBalance {
         let command_queues: Vec<_> = (0..threads).map(|_| Arc::new(CommandQueue::new(1, || {}))).collect();
         let balance = ThreadBalance::new(&command_queues, threads);
-        (0..threads).for_each(|thread| balance.set_share(thread, share, usize::MAX));
+        (0..threads).for_each(|thread| balance.places(thread).set_share(share, usize::MAX));
         balance
     }
 
@@ -236,31 +241,31 @@ mod tests {
     fn the_accepting_thread_keeps_its_share_and_none_is_exceeded() {
         let balance = balance(4, 25);
         let mut handed = 0;
-        while balance.claim(0) {
+        while balance.places(0).claim() {
             if let Some(to) = balance.assign(0) {
-                balance.release(0);
-                balance.arrived(to);
+                balance.places(0).release();
+                balance.places(to).arrived();
                 handed += 1;
             }
         }
-        assert_eq!((0..4).map(|thread| balance.open(thread)).collect::<Vec<_>>(), [25, 24, 24, 24]);
+        assert_eq!((0..4).map(|thread| balance.places(thread).open()).collect::<Vec<_>>(), [25, 24, 24, 24]);
         assert_eq!(handed, 72);
     }
 
     #[test]
     fn a_thread_that_expects_a_connection_does_not_end_and_one_that_has_ended_is_given_none() {
         let balance = balance(2, 10);
-        assert!(balance.claim(0));
+        assert!(balance.places(0).claim());
         assert_eq!(balance.assign(0), None);
-        assert!(balance.claim(0));
+        assert!(balance.places(0).claim());
         assert_eq!(balance.assign(0), Some(1));
-        balance.release(0);
-        assert!(!balance.leave(1), "a connection is on its way");
-        balance.arrived(1);
-        assert!(balance.leave(1));
-        assert!(balance.leave(1), "twice is once");
+        balance.places(0).release();
+        assert!(!balance.places(1).leave(), "a connection is on its way");
+        balance.places(1).arrived();
+        assert!(balance.places(1).leave());
+        assert!(balance.places(1).leave(), "twice is once");
         for _ in 0..5 {
-            assert!(balance.claim(0));
+            assert!(balance.places(0).claim());
             assert_eq!(balance.assign(0), None);
         }
     }
@@ -268,27 +273,30 @@ mod tests {
     #[test]
     fn what_could_not_be_handed_on_is_served_where_it_was_accepted() {
         let balance = balance(2, 10);
-        assert!(balance.claim(0) && balance.assign(0).is_none());
-        assert!(balance.claim(0));
+        assert!(balance.places(0).claim() && balance.assign(0).is_none());
+        assert!(balance.places(0).claim());
         assert_eq!(balance.assign(0), Some(1));
-        balance.release(0);
+        balance.places(0).release();
         balance.take_back(0, 1);
-        assert_eq!((balance.open(0), balance.open(1), balance.expected(1)), (2, 0, 0));
-        assert!(balance.leave(1));
+        assert_eq!(
+            (balance.places(0).open(), balance.places(1).open(), balance.places(1).expected()),
+            (2, 0, 0)
+        );
+        assert!(balance.places(1).leave());
     }
 
     #[test]
     fn a_thread_that_was_full_does_not_get_all_that_it_has_missed() {
         let balance = balance(2, 1000);
-        balance.set_share(1, 0, usize::MAX);
+        balance.places(1).set_share(0, usize::MAX);
         for _ in 0..100 {
-            assert!(balance.claim(0));
+            assert!(balance.places(0).claim());
             assert_eq!(balance.assign(0), None);
         }
-        balance.set_share(1, 1000, usize::MAX);
+        balance.places(1).set_share(1000, usize::MAX);
         let mut in_a_row = 0;
-        while balance.claim(0) && balance.assign(0).is_some() {
-            balance.release(0);
+        while balance.places(0).claim() && balance.assign(0).is_some() {
+            balance.places(0).release();
             in_a_row += 1;
         }
         assert!(in_a_row <= 2, "{in_a_row}");

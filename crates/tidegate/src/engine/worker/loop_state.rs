@@ -16,6 +16,7 @@ use tidegate_os::socket::More;
 
 use super::WorkerContext;
 use super::admission::{self, AcceptPause, DialRoom, Quota};
+use super::balance::ThreadPlaces;
 use super::coalescing::Coalescing;
 use super::command_queue::{Accepted, Command};
 use super::permits::Permits;
@@ -67,7 +68,7 @@ pub(in crate::engine) struct LoopState {
 impl LoopState {
     /// The others hand it connections while it has fewer than `takes`.
     pub(in crate::engine) fn new(worker: WorkerContext, takes: usize, now: Instant) -> Self {
-        worker.balance.set_share(worker.index, worker.share, takes);
+        worker.balance.places(worker.index).set_share(worker.share, takes);
         let mut new = Self {
             mail_sink: worker.command_queue.clone(),
             permits: Permits::new(&worker, now),
@@ -338,28 +339,17 @@ impl LoopState {
 
     /// Connections that this thread has open, is making, or expects.
     fn open(&self) -> usize {
-        self.worker.balance.open(self.worker.index) - self.posted
+        self.places().open() - self.posted
     }
 
-    /// Takes a place for a connection that is about to be accepted, unless another thread has just taken the last one
-    /// for this thread.
-    pub(in crate::engine) fn claim(&self) -> bool {
-        self.worker.balance.claim(self.worker.index)
-    }
-
-    /// Takes a place that nobody had claimed.
-    pub(in crate::engine) fn claim_anyway(&self) {
-        self.worker.balance.claim_anyway(self.worker.index);
-    }
-
-    /// Nothing came for a place that was claimed, or it goes to another thread.
-    pub(in crate::engine) fn release(&self) {
-        self.worker.balance.release(self.worker.index);
+    /// The places of this thread.
+    pub(in crate::engine) fn places(&self) -> &ThreadPlaces {
+        self.worker.balance.places(self.worker.index)
     }
 
     /// Takes a place for an accept that is to be posted.
     pub(in crate::engine) fn claim_posted(&mut self) -> bool {
-        let claimed = self.claim();
+        let claimed = self.places().claim();
         self.posted += usize::from(claimed);
         claimed
     }
@@ -371,16 +361,10 @@ impl LoopState {
         claimed
     }
 
-    /// Connections on their way to this thread.
-    pub(in crate::engine) fn expected(&self) -> usize {
-        self.worker.balance.expected(self.worker.index)
-    }
-
     /// A connection was accepted, and has a place here: counts it, and says which other thread is to serve it, if one
-    /// is. That one has a place for it, and expects it; the place here is to be [released](Self::release).
+    /// is. That one has a place for it, and expects it; the place here is to be [released](ThreadPlaces::release).
     pub(in crate::engine) fn assign(&self) -> Option<usize> {
-        self.worker.total.fetch_add(1, Relaxed);
-        self.grow();
+        self.keep();
         self.worker.balance.assign(self.worker.index)
     }
 
@@ -414,7 +398,7 @@ impl LoopState {
 
     /// A connection that another thread has accepted is here.
     pub(in crate::engine) fn arrived(&self) {
-        self.worker.balance.arrived(self.worker.index);
+        self.places().arrived();
     }
 
     /// A connection could not be handed on.
@@ -424,7 +408,7 @@ impl LoopState {
 
     /// Whether the thread may end: nothing is on its way to it, and nothing will be.
     pub(in crate::engine) fn may_leave(&self) -> bool {
-        self.worker.balance.leave(self.worker.index)
+        self.places().leave()
     }
 
     /// Whether a connection may be dialled now.
@@ -444,7 +428,7 @@ impl LoopState {
         match quota {
             Quota::Dials => self.dialled += 1,
             Quota::Share => {
-                self.claim_anyway();
+                self.places().claim_anyway();
                 self.keep();
             }
         }
@@ -452,7 +436,7 @@ impl LoopState {
 
     /// An accepted connection is not served: its place is free again.
     pub(in crate::engine) fn turned_away(&self) {
-        self.release();
+        self.places().release();
         self.lost(1);
     }
 
@@ -498,7 +482,7 @@ impl LoopState {
         if self.worker.policy.coalesce != coalesce {
             self.set_coalescing();
         }
-        self.worker.balance.set_share(self.worker.index, self.worker.share, self.takes);
+        self.places().set_share(self.worker.share, self.takes);
         self.permits = Permits::new(&self.worker, self.now);
         // Deadlines that began to count under longer limits may be due any time: arm each anew.
         (self.soonest, self.soonest_at_rest) = (0, 0);
@@ -524,7 +508,7 @@ impl Drop for LoopState {
     /// not count them for ever.
     fn drop(&mut self) {
         self.worker.balance.is_gone(self.worker.index);
-        let served = self.open().saturating_sub(self.expected());
+        let served = self.open().saturating_sub(self.places().expected());
         self.worker.command_queue.close(&mut self.commands);
         let came = self.commands.iter().filter(|command| matches!(command, Command::Serve(_))).count();
         self.lost(served + came);

@@ -149,7 +149,9 @@ impl<P: CompletionDriver> CompletionLoop<P> {
 
     /// Connections that may be accepted, beside those that other threads are about to hand on.
     fn room(&self) -> usize {
-        self.loop_state.room().min(self.port.accept_room().saturating_sub(self.loop_state.expected()))
+        self.loop_state
+            .room()
+            .min(self.port.accept_room().saturating_sub(self.loop_state.places().expected()))
     }
 
     /// A stop has accepted all that waited. Only now are connections notified: their clients may connect again at once.
@@ -237,8 +239,8 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             self.accepts.stopping = false;
         }
         match (&outcome, claimed) {
-            (Ok(_), false) => self.loop_state.claim_anyway(),
-            (Err(_), true) => self.loop_state.release(),
+            (Ok(_), false) => self.loop_state.places().claim_anyway(),
+            (Err(_), true) => self.loop_state.places().release(),
             _ => {}
         }
         match outcome {
@@ -259,7 +261,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     fn place(&mut self, socket: P::Socket, peer: Option<SocketAddr>) {
         if self.loop_state.is_full() {
             count_refusal(&self.loop_state.worker.counters);
-            self.loop_state.release();
+            self.loop_state.places().release();
             return self.port.close(self.table.next_token(), socket, Close::default());
         }
         let Some(addresses) = self.addresses.clone() else {
@@ -267,7 +269,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             return self.enter(socket, peer);
         };
         let Some(to) = self.loop_state.assign() else { return self.enter(socket, peer) };
-        self.loop_state.release();
+        self.loop_state.places().release();
         match self.port.hand_on(socket, to, addresses.get(to)) {
             HandOn::UnderWay => self.leaving += 1,
             HandOn::Loose(loose) => self.loop_state.hand_on(to, Accepted::new(loose, peer)),

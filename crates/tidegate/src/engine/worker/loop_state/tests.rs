@@ -24,15 +24,15 @@ fn connections_of_a_thread_that_is_gone_take_no_places() {
     let (alive, mut dead) = (start(0), start(1));
     let total = || alive.worker.total.load(Relaxed);
     let assign = || {
-        while alive.claim() {
+        while alive.places().claim() {
             let Some(to) = alive.assign() else { continue };
-            alive.release();
+            alive.places().release();
             return to;
         }
         panic!("all places are taken");
     };
     for _ in 0..2 {
-        assert!(dead.claim());
+        assert!(dead.places().claim());
         dead.keep();
     }
     for _ in 0..3 {
@@ -43,7 +43,7 @@ fn connections_of_a_thread_that_is_gone_take_no_places() {
     dead.arrived();
     alive.hand_on(assign(), Accepted::new((), None));
     let to = assign();
-    let own = alive.worker.balance.open(0);
+    let own = alive.places().open();
     // Two of its own and one that was handed to it; two that it has looked at, one that it has not, one on its way.
     assert_eq!((to, total()), (1, own + 2 + 1 + 2 + 1 + 1));
     drop(dead);
