@@ -32,7 +32,11 @@ pub fn assess(report: &Report, evidence: Evidence) -> Verdict {
     if evidence.server.is_none() && !is_explained {
         warnings.push(Warning::ServerUnseen);
     }
-    Verdict { limited_by, because: because.into(), warnings, evidence }
+    let because = match report.udp {
+        Some(_) => because.replace("--threads", "flows (-c)"), // a thread of `load udp` is a flow
+        None => because.into(),
+    };
+    Verdict { limited_by, because, warnings, evidence }
 }
 
 fn warnings(r: &Report, e: &Evidence) -> Vec<Warning> {
@@ -359,6 +363,28 @@ mod tests {
                 assert!(verdict.because.contains(part) && !verdict.because.contains("-c"), "{verdict}");
                 assert!(!verdict.warnings.contains(&Warning::WakeUpBound), "{verdict}");
             }
+        }
+    }
+
+    /// `load udp` has a thread for each flow, and no `--threads`.
+    #[test]
+    fn a_load_of_datagrams_that_was_the_limit_is_to_have_more_flows() {
+        let udp = crate::UdpReport { echo: true, ..Default::default() };
+        for report in [closed_loop(10.0), open_loop(500, 500, 0)] {
+            let because = |report: &Report| {
+                let verdict = assess(report, seen((0.95, 0.0), Some(0.5)));
+                assert_eq!(verdict.limited_by, LimitedBy::Generator, "{verdict}");
+                let remedy = Warning::GeneratorBusy { ran: 0.95 }.remedy();
+                assert!(
+                    verdict.warnings.iter().any(|warning| warning.remedy() == remedy)
+                        && remedy.contains("-c")
+                );
+                verdict.because
+            };
+            let connections = because(&report);
+            assert!(connections.contains("--threads"), "{connections}");
+            let datagrams = because(&Report { udp: Some(udp.clone()), ..report });
+            assert!(datagrams.contains("more flows (-c)") && !datagrams.contains("--threads"), "{datagrams}");
         }
     }
 

@@ -119,7 +119,7 @@ impl Warning {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::GeneratorBusy { .. } => {
-                "give it more --threads and processors, or run several and `load merge`"
+                "give it more threads (--threads, of `load udp` -c) and processors, or run several and `load merge`"
             }
             Self::GeneratorStarved { .. } => "give it a processor that nothing else uses, with --cpus",
             Self::LateWakeUps { .. } => {
