@@ -35,30 +35,23 @@ pub(crate) enum HandshakeOutcome {
 }
 
 /// Starts connecting, with an offer if one can succeed.
-pub(crate) fn begin(
-    to: &Endpoint,
-    from: Option<SocketAddr>,
-    transports: &Transports,
-    blocking: Blocking,
-) -> io::Result<Begun> {
+pub(crate) fn begin(to: &Endpoint, from: Option<SocketAddr>, transports: &Transports) -> io::Result<Begun> {
     if let (Some(fast), &Endpoint::Tcp(addr)) = (&transports.fast_path, to) {
-        match Handshake::make(fast, addr, from, transports, blocking) {
+        match Handshake::make(fast, addr, from, transports) {
             Ok(handshake) => return handshake.map(Begun::Handshaking),
             Err(why) => transports.say(&why),
         }
     }
-    Stream::dial(to, from, blocking).map(Begun::Plain)
+    Stream::dial(to, from, Blocking::Never).map(Begun::Plain)
 }
 
 impl Handshake {
-    /// Starts connecting to `to` with an offer, or returns the reason why no offer is possible. Does not block, unless
-    /// `blocking` requests a blocking TCP connect.
+    /// Starts connecting to `to` with an offer, or returns the reason why no offer is possible. Does not block.
     fn make(
         fast: &FastPath,
         to: SocketAddr,
         from: Option<SocketAddr>,
         transports: &Transports,
-        blocking: Blocking,
     ) -> Result<io::Result<Self>, Plain> {
         let system = |what| move |error| Plain::System { what, error };
         if to.ip().is_unspecified() || !is_local(to.ip()) {
@@ -86,7 +79,7 @@ impl Handshake {
         let parts = [memory.as_fd(), tcp.as_fd()];
         handover::send(control.socket(), &hello(from, to), &parts).map_err(system("the offer"))?;
         let handshake = Self { tcp, rings, control: Arc::new(control), to };
-        Ok(handshake.tcp.connect(&Endpoint::Tcp(to), blocking).map(|()| handshake))
+        Ok(handshake.tcp.connect(&Endpoint::Tcp(to), Blocking::Never).map(|()| handshake))
     }
 
     /// The listener closed the socket, or the dialler's timeout expired: the connection continues with the outcome.

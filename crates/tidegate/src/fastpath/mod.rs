@@ -169,16 +169,11 @@ impl Transports {
         }
     }
 
-    /// Dials on systems where the fast path is only a socket option.
-    pub(crate) fn dial(
-        &self,
-        to: &Endpoint,
-        from: Option<SocketAddr>,
-        blocking: Blocking,
-    ) -> io::Result<Stream> {
+    /// Begins to connect where the fast path is only a socket option.
+    pub(crate) fn dial(&self, to: &Endpoint, from: Option<SocketAddr>) -> io::Result<Stream> {
         let stream = Stream::unconnected(to, from)?;
         self.hasten(&stream);
-        stream.connect(to, blocking)?;
+        stream.connect(to, Blocking::Never)?;
         Ok(stream)
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tidegate_os::descriptor::BorrowedFd;
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::poll::Readiness;
-use tidegate_os::socket::{Blocking, Listener, Stream};
+use tidegate_os::socket::{Listener, Stream};
 
 use super::{Begun, Transports};
 use crate::stats::Counters;
@@ -33,13 +33,8 @@ impl Rendezvous {
 }
 
 /// Starts connecting.
-pub(crate) fn begin(
-    to: &Endpoint,
-    from: Option<SocketAddr>,
-    transports: &Transports,
-    blocking: Blocking,
-) -> io::Result<Begun> {
-    transports.dial(to, from, blocking).map(Begun::Plain)
+pub(crate) fn begin(to: &Endpoint, from: Option<SocketAddr>, transports: &Transports) -> io::Result<Begun> {
+    transports.dial(to, from).map(Begun::Plain)
 }
 
 #[derive(Debug)]

@@ -169,7 +169,7 @@ fn connect_and_serve(request: DialRequest, slot: RegistrySlot) {
 
 fn connect(request: &DialRequest, slot: &RegistrySlot) -> io::Result<Stream> {
     let dial = request.dial();
-    let begun = slot.registry.config.transports.dial(&dial.to, dial.source, Blocking::Never)?;
+    let begun = slot.registry.config.transports.dial(&dial.to, dial.source)?;
     match settle(SocketTransport::Plain(begun), request, slot)? {
         SocketTransport::Plain(stream) => stream.set_blocking(Blocking::Waits).map(|()| stream),
         _ => Err(io::ErrorKind::NotConnected.into()), // a plain one stays so

@@ -354,8 +354,7 @@ impl PoolWorker {
 
     fn connect(&self, request: &DialRequest, slot: &RegistrySlot) -> io::Result<SocketTransport> {
         let dial = request.dial();
-        let transport =
-            SocketTransport::begin(&dial.to, dial.source, &self.registry.config.transports, Blocking::Never)?;
+        let transport = SocketTransport::dial(&dial.to, dial.source, &self.registry.config.transports)?;
         settle(transport, request, slot)
     }
 

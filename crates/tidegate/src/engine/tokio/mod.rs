@@ -28,7 +28,7 @@ use std::task::{Context as TaskContext, Poll, ready};
 use std::time::{Duration, Instant};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use ::tokio::net::{TcpListener, TcpSocket, TcpStream};
+use ::tokio::net::{TcpListener, TcpStream};
 use ::tokio::runtime::{Builder, Handle, Runtime};
 use ::tokio::sync::oneshot;
 use ::tokio::time::{Sleep, sleep, sleep_until};
@@ -276,20 +276,10 @@ fn poll_next<L: AsyncListener>(
 async fn dial(request: DialRequest, slot: RegistrySlot) {
     let dial = request.dial();
     let failed = match dial.to.addr() {
-        Some(_) if slot.registry.config.transports.fast_path.is_some() => {
-            match unless_given_up(&request, &slot, connect_with_offer(dial, &slot.registry.config.transports))
-                .await
-            {
+        Some(_) => {
+            match unless_given_up(&request, &slot, connect(dial, &slot.registry.config.transports)).await {
                 Ok(Ok(shared)) => return begin(shared, Caller::Dialled(request), slot),
                 Ok(Err(stream)) => return begin(stream, Caller::Dialled(request), slot),
-                Err(e) => e,
-            }
-        }
-        Some(addr) => {
-            match unless_given_up(&request, &slot, connect(dial, addr, &slot.registry.config.transports))
-                .await
-            {
-                Ok(stream) => return begin(stream, Caller::Dialled(request), slot),
                 Err(e) => e,
             }
         }
@@ -321,19 +311,9 @@ async fn unless_given_up<T>(
     .await
 }
 
-async fn connect(dial: &Dial, to: SocketAddr, transports: &Transports) -> io::Result<TcpStream> {
-    let socket = Stream::unconnected(&dial.to, dial.source)?;
-    transports.hasten(&socket);
-    socket.set_blocking(Blocking::Never)?;
-    TcpSocket::from_std_stream(socket.into_std()).connect(to).await
-}
-
 /// Connects, with an offer of shared memory if that may be of use.
-async fn connect_with_offer(
-    dial: &Dial,
-    transports: &Transports,
-) -> io::Result<Result<impl Socket + use<>, TcpStream>> {
-    let stream = match fastpath::begin(&dial.to, dial.source, transports, Blocking::Never)? {
+async fn connect(dial: &Dial, transports: &Transports) -> io::Result<Result<impl Socket + use<>, TcpStream>> {
+    let stream = match fastpath::begin(&dial.to, dial.source, transports)? {
         Begun::Plain(stream) => stream,
         Begun::Handshaking(handshake) => {
             let timeout = transports.fast_path.map_or(Duration::ZERO, |fast| fast.handshake_timeout);

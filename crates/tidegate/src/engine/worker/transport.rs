@@ -31,7 +31,7 @@ pub(in crate::engine) trait Transport: Sized {
 
     /// What it is watched by now; none after it has failed.
     fn borrowed(&self) -> Option<Self::Borrowed<'_>>;
-    /// Begins to connect; ready when there is something to [settle](Self::settle).
+    /// Begins to connect, with an offer if that may be of use; ready when there is something to [settle](Self::settle).
     fn dial(to: &Endpoint, from: Option<SocketAddr>, transports: &Arc<Transports>) -> io::Result<Self>;
     /// Whether it is watched by another descriptor once it is [settled](Self::settle), which closes this one.
     fn settles_elsewhere(&self) -> bool {
@@ -148,19 +148,6 @@ impl SocketTransport {
         }
     }
 
-    /// Begins to connect, with an offer if that may be of use.
-    pub(in crate::engine) fn begin(
-        to: &Endpoint,
-        from: Option<SocketAddr>,
-        transports: &Arc<Transports>,
-        blocking: Blocking,
-    ) -> io::Result<Self> {
-        Ok(match fastpath::begin(to, from, transports, blocking)? {
-            Begun::Handshaking(handshake) => Self::Handshaking(Box::new(handshake), transports.clone()),
-            Begun::Plain(stream) => Self::Plain(stream),
-        })
-    }
-
     fn unconnected<T>() -> io::Result<T> {
         Err(io::ErrorKind::NotConnected.into())
     }
@@ -180,7 +167,10 @@ impl Transport for SocketTransport {
     }
 
     fn dial(to: &Endpoint, from: Option<SocketAddr>, transports: &Arc<Transports>) -> io::Result<Self> {
-        Self::begin(to, from, transports, Blocking::Never)
+        Ok(match fastpath::begin(to, from, transports)? {
+            Begun::Handshaking(handshake) => Self::Handshaking(Box::new(handshake), transports.clone()),
+            Begun::Plain(stream) => Self::Plain(stream),
+        })
     }
 
     fn settles_elsewhere(&self) -> bool {

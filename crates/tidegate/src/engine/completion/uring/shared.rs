@@ -313,7 +313,7 @@ impl Uring {
     /// Begins to connect, with an offer if that may be of use.
     pub(super) fn dial_with_offer(&mut self, token: Token, dial: &Dial) -> io::Result<RingSocket> {
         let transports = self.sharing.transports.clone();
-        let begun = fastpath::begin(&dial.to, dial.source, &transports, Blocking::Never)?;
+        let begun = fastpath::begin(&dial.to, dial.source, &transports)?;
         self.plain += 1;
         match begun {
             Begun::Handshaking(handshake) => {
