@@ -15,6 +15,11 @@ pub struct Readiness {
 }
 
 impl Readiness {
+    /// Readable alone.
+    pub const READ: Self = Self { readable: true, writable: false };
+    /// Writable alone.
+    pub const WRITE: Self = Self { readable: false, writable: true };
+
     /// Ready for what either is.
     #[must_use]
     pub fn or(self, other: Self) -> Self {

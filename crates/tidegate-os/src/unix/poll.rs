@@ -110,7 +110,7 @@ pub fn wait_pair(
         Some(fd) => entry(fd.as_raw_fd(), wanted),
         None => libc::pollfd { fd: -1, events: 0, revents: 0 }, // left out
     };
-    let mut pair = [one(socket, wanted), one(wake, Readiness { readable: true, writable: false })];
+    let mut pair = [one(socket, wanted), one(wake, Readiness::READ)];
     let ready = wait_on(&mut pair, timeout)?;
     let woken = ready > 0 && pair[1].revents != 0;
     Ok((if ready > 0 { found(&pair[0]) } else { Readiness::default() }, woken))

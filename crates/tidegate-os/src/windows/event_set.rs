@@ -216,7 +216,7 @@ impl EventSet {
     }
 
     fn news(&mut self, at: usize) -> io::Result<News> {
-        let readable = News { ready: Readiness { readable: true, writable: false }, ended: false };
+        let readable = News { ready: Readiness::READ, ended: false };
         match &mut self.owners[at] {
             EventOwner::Waker => {
                 self.wake_event.reset();

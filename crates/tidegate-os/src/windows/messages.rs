@@ -230,7 +230,7 @@ impl Messages {
     }
 
     fn understand(&mut self, message: &MSG) -> Option<(Subject, News)> {
-        let readable = News { ready: Readiness { readable: true, writable: false }, ended: false };
+        let readable = News { ready: Readiness::READ, ended: false };
         match message.message {
             WAKE => {
                 self.woken.store(false, Ordering::SeqCst);

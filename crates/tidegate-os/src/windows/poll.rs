@@ -122,7 +122,7 @@ pub fn wait_pair(
         Some(fd) => entry(fd.as_raw_socket(), wanted),
         None => WSAPOLLFD { fd: INVALID_SOCKET, events: 0, revents: 0 }, // left out
     };
-    let mut pair = [one(wake, Readiness { readable: true, writable: false }), one(socket, wanted)];
+    let mut pair = [one(wake, Readiness::READ), one(socket, wanted)];
     let wants = usize::from(pair[1].events != 0);
     let ready = wait_on(&mut pair[..1 + wants], timeout)?;
     let woken = ready > 0 && pair[0].revents != 0;

@@ -120,7 +120,7 @@ impl Listener {
     /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.
     pub fn has_waiting(&self) -> bool {
         let mut listener = PollSet::default();
-        listener.push(self.as_socket(), Readiness { readable: true, writable: false });
+        listener.push(self.as_socket(), Readiness::READ);
         listener.wait(Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
     }
 

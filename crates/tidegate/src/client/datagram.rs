@@ -106,7 +106,7 @@ impl DatagramClient {
     /// # Errors
     /// The system cannot wait.
     pub fn wait_to_send(&self, limit: Duration) -> io::Result<bool> {
-        self.socket.wait(Readiness { readable: false, writable: true }, Some(limit))
+        self.socket.wait(Readiness::WRITE, Some(limit))
     }
 
     /// Waits for at most `limit`, receives with one system call and passes each datagram to the closure; returns the
@@ -116,8 +116,7 @@ impl DatagramClient {
     /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if the peer's port is closed. A timeout without data is
     /// not an error.
     pub fn receive(&mut self, limit: Duration, mut show: impl FnMut(&[u8])) -> io::Result<usize> {
-        let readable = Readiness { readable: true, writable: false };
-        if !limit.is_zero() && !self.socket.wait(readable, Some(limit))? {
+        if !limit.is_zero() && !self.socket.wait(Readiness::READ, Some(limit))? {
             return Ok(0);
         }
         let arrivals = match self.socket.receive(&mut self.inbox, self.per_call) {

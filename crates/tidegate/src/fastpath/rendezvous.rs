@@ -206,11 +206,10 @@ impl RendezvousState {
 
     /// The accept thread's loop. It waits only for callers and timeouts.
     fn accept_offers(&self) {
-        let calls = Readiness { readable: true, writable: false };
         while let Some(listener) = self.next_wait() {
             let timeout = if listener.is_some() { None } else { Some(TICK) };
             let wake = Some(borrowed(&self.waker));
-            let waited = wait_pair(listener.as_deref().map(borrowed), calls, wake, timeout);
+            let waited = wait_pair(listener.as_deref().map(borrowed), Readiness::READ, wake, timeout);
             // A peer that hangs up meanwhile leaves the last handle, and with it the name, to this thread.
             drop(listener);
             if waited.is_err() {

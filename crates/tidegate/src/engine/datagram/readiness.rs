@@ -26,9 +26,6 @@ use crate::service::DatagramService;
 /// The name of the one socket.
 const SOCKET: Token = Token { index: 0, generation: 0 };
 
-const READ: Readiness = Readiness { readable: true, writable: false };
-const WRITE: Readiness = Readiness { readable: false, writable: true };
-
 pub(in crate::engine) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(StopSignal, Arc<Waker>)> {
     let waker = Arc::new(Waker::new()?);
     let wake = waker.clone();
@@ -51,10 +48,10 @@ pub(in crate::engine) fn run<P: Poller<Listener = Acceptor>>(
         let wanted = match pump.step() {
             Step::Ended => return,
             Step::Again => None,
-            Step::Idle => Some(READ),
-            Step::Full => Some(WRITE),
+            Step::Idle => Some(Readiness::READ),
+            Step::Full => Some(Readiness::WRITE),
         };
-        poller.change(SOCKET, borrowed(&*socket), wanted.unwrap_or(READ));
+        poller.change(SOCKET, borrowed(&*socket), wanted.unwrap_or(Readiness::READ));
         let now = Instant::now();
         let timeout = match (wanted, pump.deadline()) {
             (None, _) => Some(Duration::ZERO),
@@ -78,7 +75,7 @@ pub(in crate::engine) fn run<P: Poller<Listener = Acceptor>>(
 fn watch<P: Poller<Listener = Acceptor>>(waker: &Waker, socket: &DatagramSocket) -> io::Result<P> {
     let mut poller = P::new(&Policy { events_per_wait: 2, ..Policy::default() })?;
     poller.watch_waker(waker)?;
-    poller.watch(SOCKET, borrowed(socket), READ)?;
+    poller.watch(SOCKET, borrowed(socket), Readiness::READ)?;
     Ok(poller)
 }
 

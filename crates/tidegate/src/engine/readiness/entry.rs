@@ -102,7 +102,7 @@ impl<W: Transport> ReadinessEntry<W> {
     #[inline]
     pub(in crate::engine) fn wants(&self) -> Readiness {
         match &self.phase {
-            Phase::Dialling(_) => Readiness { readable: false, writable: true },
+            Phase::Dialling(_) => Readiness::WRITE,
             Phase::Open(connection) => {
                 let action = connection.action();
                 let readable = action.receive == Receive::Post && self.may_receive;

@@ -51,8 +51,6 @@ pub(crate) struct Poll {
     positions: Vec<usize>,
 }
 
-const READ: Readiness = Readiness { readable: true, writable: false };
-
 impl Poll {
     fn push(&mut self, source: Source, fd: BorrowedFd<'_>, wanted: Readiness) -> usize {
         self.sources.push(source);
@@ -76,12 +74,12 @@ impl Poller for Poll {
     }
 
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
-        self.push(Source::Waker, borrowed(waker), READ);
+        self.push(Source::Waker, borrowed(waker), Readiness::READ);
         Ok(())
     }
 
     fn watch_listener(&mut self, acceptor: &Acceptor) -> io::Result<()> {
-        self.push(Source::Listener, borrowed(&*acceptor.listener), READ);
+        self.push(Source::Listener, borrowed(&*acceptor.listener), Readiness::READ);
         Ok(())
     }
 

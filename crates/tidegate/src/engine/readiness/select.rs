@@ -77,16 +77,12 @@ impl Poller for Select {
     }
 
     fn watch_waker(&mut self, waker: &Waker) -> io::Result<()> {
-        self.put(Source::Waker, borrowed(waker), Readiness { readable: true, writable: false });
+        self.put(Source::Waker, borrowed(waker), Readiness::READ);
         Ok(())
     }
 
     fn watch_listener(&mut self, acceptor: &Acceptor) -> io::Result<()> {
-        self.put(
-            Source::Listener,
-            borrowed(&*acceptor.listener),
-            Readiness { readable: true, writable: false },
-        );
+        self.put(Source::Listener, borrowed(&*acceptor.listener), Readiness::READ);
         Ok(())
     }
 
@@ -112,10 +108,10 @@ impl Poller for Select {
             return Ok(());
         }
         for fd in self.set.readable.iter() {
-            self.report(fd, Readiness { readable: true, writable: false }, into);
+            self.report(fd, Readiness::READ, into);
         }
         for fd in self.set.writable.iter() {
-            self.report(fd, Readiness { readable: false, writable: true }, into);
+            self.report(fd, Readiness::WRITE, into);
         }
         Ok(())
     }

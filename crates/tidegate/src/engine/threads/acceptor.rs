@@ -60,9 +60,8 @@ fn accept_all(
             continue;
         }
         // Waiting in accept itself could be ended by shutting the socket down only, for every process that holds it.
-        let wanted = Readiness { readable: true, writable: false };
         let (calls, wake) = (Some(borrowed(&*listener)), Some(borrowed(waker)));
-        if let Err(e) = wait_pair(calls, wanted, wake, None) {
+        if let Err(e) = wait_pair(calls, Readiness::READ, wake, None) {
             registry.accept_failed(&e);
         }
     }
@@ -77,7 +76,7 @@ pub(super) fn settle(
     slot: &RegistrySlot,
 ) -> io::Result<SocketTransport> {
     let begun = Instant::now();
-    let wants = Readiness { readable: false, writable: true };
+    let wants = Readiness::WRITE;
     loop {
         if let Some(e) = slot.gives_up(request) {
             return Err(e);

@@ -27,9 +27,6 @@ pub(in crate::engine) struct LinkStream {
     waits: Readiness,
 }
 
-const READABLE: Readiness = Readiness { readable: true, writable: false };
-const WRITABLE: Readiness = Readiness { readable: false, writable: true };
-
 impl LinkStream {
     /// Does what would wait, or has the peer wake the task once it would not.
     fn poll_io(
@@ -78,7 +75,7 @@ impl AsyncRead for LinkStream {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let room = into.initialize_unfilled();
-        let n = ready!(self.get_mut().poll_io(task, READABLE, |link| link.receive(room)))?;
+        let n = ready!(self.get_mut().poll_io(task, Readiness::READ, |link| link.receive(room)))?;
         into.advance(n);
         Poll::Ready(Ok(()))
     }
@@ -94,7 +91,7 @@ impl AsyncWrite for LinkStream {
         task: &mut TaskContext<'_>,
         from: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_io(task, WRITABLE, |link| link.send_vectored(from))
+        self.get_mut().poll_io(task, Readiness::WRITE, |link| link.send_vectored(from))
     }
 
     fn is_write_vectored(&self) -> bool {

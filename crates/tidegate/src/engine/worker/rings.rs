@@ -162,7 +162,7 @@ mod tests {
     }
 
     fn look(_: &usize, _: Look) -> Option<Readiness> {
-        Some(Readiness { readable: true, writable: false })
+        Some(Readiness::READ)
     }
 
     #[test]
