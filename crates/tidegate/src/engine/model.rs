@@ -86,19 +86,16 @@ impl Model {
     pub fn best_for(policy: &Policy) -> Choice {
         let mut passed_over = String::new();
         for &model in super::platform::BEST {
-            match model.availability() {
-                Availability::Available(_) if super::check(model, policy).is_err() => {
-                    let why = super::check(model, policy).err().map(|e| e.to_string()).unwrap_or_default();
-                    passed_over = format!("{passed_over}{why}; ");
-                }
-                Availability::Available(_) => {
+            match (model.availability(), super::check(model, policy)) {
+                (Availability::Available(_), Err(why)) => passed_over = format!("{passed_over}{why}; "),
+                (Availability::Available(_), Ok(())) => {
                     let why = match passed_over.as_str() {
                         "" => "the fewest system calls for each request of all models here".into(),
                         reason => format!("the best that works here: {reason}"),
                     };
                     return Choice { model, why };
                 }
-                Availability::Unavailable(why) => {
+                (Availability::Unavailable(why), _) => {
                     passed_over = format!("{passed_over}{model} is unavailable ({why}); ");
                 }
             }

@@ -347,9 +347,7 @@ impl<O: Operations> Winsock<O> {
         let look = self.next_look - now;
         Some(timeout.map_or(look, |timeout| timeout.min(look)))
     }
-}
 
-impl<O: Operations> Winsock<O> {
     /// Posts accepts until there are as many as there are to be.
     fn post_endless(&mut self, acceptor: &Arc<O::Acceptor>) {
         while self.endless < self.wanted {
@@ -367,27 +365,7 @@ impl<O: Operations> Winsock<O> {
         self.post_endless(&acceptor);
         Completion::Ignored
     }
-}
 
-/// The listener as accepts are posted to it, where they complete at a port.
-pub(super) fn accept_port(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
-    AcceptPort::new(listener).map(Arc::new)
-}
-
-/// The listener as accepts are posted to it, where they complete by events.
-pub(super) fn event_acceptor(listener: Arc<Listener>) -> io::Result<Arc<EventAcceptor>> {
-    EventAcceptor::new(listener).map(Arc::new)
-}
-
-fn payload(pieces: Pieces) -> Payload {
-    match pieces {
-        Pieces::One(piece) => Payload::One(piece),
-        Pieces::Many(pieces) => Payload::Many(pieces),
-        Pieces::File { head, range, tail } => Payload::Parts(Box::new(Parts::new(head, range, tail))),
-    }
-}
-
-impl<O: Operations> Winsock<O> {
     fn accepted(&mut self, key: u64, outcome: io::Result<O::Socket>) -> Completion<Self> {
         self.posted -= 1;
         self.waiting -= usize::from(token(key) == AT_FIRST_DATA);
@@ -412,6 +390,24 @@ impl<O: Operations> Winsock<O> {
             Err(_) if self.acceptor.is_none() && !ended => Completion::Ignored,
             outcome => Completion::Accepted { outcome, ended },
         }
+    }
+}
+
+/// The listener as accepts are posted to it, where they complete at a port.
+pub(super) fn accept_port(listener: Arc<Listener>) -> io::Result<Arc<AcceptPort>> {
+    AcceptPort::new(listener).map(Arc::new)
+}
+
+/// The listener as accepts are posted to it, where they complete by events.
+pub(super) fn event_acceptor(listener: Arc<Listener>) -> io::Result<Arc<EventAcceptor>> {
+    EventAcceptor::new(listener).map(Arc::new)
+}
+
+fn payload(pieces: Pieces) -> Payload {
+    match pieces {
+        Pieces::One(piece) => Payload::One(piece),
+        Pieces::Many(pieces) => Payload::Many(pieces),
+        Pieces::File { head, range, tail } => Payload::Parts(Box::new(Parts::new(head, range, tail))),
     }
 }
 

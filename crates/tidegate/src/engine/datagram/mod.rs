@@ -98,10 +98,6 @@ impl StopSignal {
         }
     }
 
-    pub(crate) fn is_asked(&self) -> bool {
-        self.order().is_some()
-    }
-
     pub(crate) fn order(&self) -> Option<StopOrder> {
         match self.asked.load(Ordering::SeqCst) {
             0 => None,

@@ -141,7 +141,7 @@ impl Pump {
                 self.next += 1;
                 match arrival.from {
                     Some(from) => self.loop_state.show(from, &arrival),
-                    None if self.stop_signal.is_asked() => self.drained = true,
+                    None if self.stop_signal.order().is_some() => self.drained = true,
                     None => {
                         self.loop_state.counters.receive_errors.add(1);
                         self.failed = true;

@@ -52,8 +52,8 @@ impl<W> LoopEntry for ReadinessEntry<W> {
     }
 }
 
-/// How a turn at a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a turn at a connection ended; the more urgent is the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::engine) enum Progress {
     /// Idle for the poller.
     Idle,
@@ -144,7 +144,7 @@ impl<W: Transport> ReadinessEntry<W> {
         }
         match turn {
             Progress::Closed => Progress::Closed,
-            _ if ready.readable => self.receive(buffer, context).max_with(turn),
+            _ if ready.readable => self.receive(buffer, context).max(turn),
             _ => turn,
         }
     }
@@ -231,7 +231,7 @@ impl<W: Transport> ReadinessEntry<W> {
         let action = connection.action();
         match self.carry_out(action, action.receive, context) {
             Progress::Closed => Progress::Closed,
-            turn => self.receive(buffer, context).max_with(turn),
+            turn => self.receive(buffer, context).max(turn),
         }
     }
 }
@@ -249,16 +249,5 @@ impl<T: Transport> Write for &T {
 
     fn write_file(&mut self, range: &FileRange, more: More) -> io::Result<usize> {
         self.send_file(range, more)
-    }
-}
-
-impl Progress {
-    /// The more urgent of two.
-    pub(in crate::engine) fn max_with(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Closed, _) | (_, Self::Closed) => Self::Closed,
-            (Self::Yield, _) | (_, Self::Yield) => Self::Yield,
-            _ => Self::Idle,
-        }
     }
 }

@@ -190,7 +190,7 @@ impl<P: Poller> ReadinessLoop<P> {
         if let Phase::Open(connection) = &entry.phase {
             self.loop_state.arm(token, connection);
         }
-        let turn = settle_send(entry, &mut self.loop_state, token).max_with(turn);
+        let turn = settle_send(entry, &mut self.loop_state, token).max(turn);
         let wants = entry.interest();
         if entry.stream.is_shared() && !std::mem::replace(&mut entry.looked_at, true) {
             self.rings.wake(token);

@@ -397,7 +397,7 @@ impl PoolWorker {
                 && (quiet || pooled.deadline(&policy).is_some_and(|at| at <= context.now))
             {
                 let progress = pooled.entry.dispatch(Event::Deadline, &context);
-                pooled.progress = pooled.progress.max_with(progress);
+                pooled.progress = pooled.progress.max(progress);
             }
             if self.counters.no_memory.get() != failed {
                 self.registry.relieve();
@@ -417,7 +417,7 @@ impl PoolWorker {
             let policy = self.registry.policy();
             let context = pooled.slot.context(&policy, &self.counters);
             let progress = pooled.entry.dispatch(event, &context);
-            pooled.progress = pooled.progress.max_with(progress);
+            pooled.progress = pooled.progress.max(progress);
         }
         pooled.progress
     }

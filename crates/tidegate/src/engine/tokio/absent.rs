@@ -17,12 +17,8 @@ impl Engine for Leaf {
         Availability::Unavailable(WHY.into())
     }
 
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        start(config)
+    /// Refuses, as everybody does who asked [`probe`](Self::probe) first.
+    fn start(_: EngineConfig) -> io::Result<EngineHandle> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, WHY))
     }
-}
-
-/// Refuses, as everybody does who asked [`probe`] first.
-fn start(_: EngineConfig) -> io::Result<EngineHandle> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, WHY))
 }

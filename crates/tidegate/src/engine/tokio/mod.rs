@@ -433,7 +433,9 @@ impl<T: Socket> Future for ConnectionTask<T> {
         for _ in 0..this.slot.registry.policy().drain_budget {
             let action = this.connection.action();
             if matches!(action.then, NextStep::Close | NextStep::Reset) {
-                this.end(action.then);
+                if action.then == NextStep::Reset {
+                    let _ = this.stream.reset_on_close(); // it is closed either way
+                }
                 return Poll::Ready(());
             }
             let sent = this.send(task);
@@ -522,11 +524,5 @@ impl<T: Socket> ConnectionTask<T> {
         }
         self.dispatch(Event::Deadline);
         Poll::Ready(())
-    }
-
-    fn end(&mut self, then: NextStep) {
-        if then == NextStep::Reset {
-            let _ = self.stream.reset_on_close(); // it is closed either way
-        }
     }
 }
