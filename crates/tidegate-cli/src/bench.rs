@@ -88,16 +88,14 @@ pub struct Args {
 /// A time in which something can be measured.
 fn window(text: &str) -> Result<Duration, String> {
     let bounds = Duration::from_millis(100)..=Duration::from_secs(3600);
-    time(text).and_then(|time| match bounds.contains(&time) {
-        true => Ok(time),
-        false => Err("not from 100ms to 1h".into()),
-    })
+    let time = time(text).map_err(|e| e.to_string())?;
+    if bounds.contains(&time) { Ok(time) } else { Err("not from 100ms to 1h".into()) }
 }
 
 /// A size that a page can have.
 fn page(text: &str) -> Result<usize, String> {
     const MOST: usize = 16 << 20;
-    let bytes = size(text)?;
+    let bytes = size(text).map_err(|e| e.to_string())?;
     if (1..=MOST).contains(&bytes) { Ok(bytes) } else { Err("not from 1 byte to 16MiB".into()) }
 }
 

@@ -26,7 +26,7 @@ pub mod websocket;
 
 pub use chat::{Chat, ChatCounters, ChatLimits, ChatStats};
 pub use echo::Echo;
-pub use files::{Coding, Files, FilesError, FilesLimits, FilesOptions, Listing};
+pub use files::{Coding, Files, FilesError, FilesLimits, FilesOptions, Listing, ParseCodingError};
 pub use http::{Http, HttpLimits, Page, PageError};
 pub use proxy::{Proxy, ProxyOptions, ProxyOptionsError, UpstreamLimits};
 pub use udp::{UdpEcho, UdpSink};

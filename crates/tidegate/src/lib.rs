@@ -69,7 +69,7 @@ mod types;
 
 pub use client::{Client, DatagramClient, Dialler, RunningClient};
 pub use engine::{Availability, Choice, Model, ParseModelError};
-pub use policy::{DatagramPath, DatagramPolicy, Policy, PolicyError};
+pub use policy::{DatagramPath, DatagramPolicy, ParseDatagramPathError, Policy, PolicyError};
 pub use server::{
     BoundDatagramServer, BoundServer, DatagramServer, Running, RunningDatagrams, Server, StartError,
 };

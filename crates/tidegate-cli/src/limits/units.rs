@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tidegate::Model;
+use tidegate::policy::ParseLimitError;
 use tidegate::policy::setting::{count, time};
 
 /// A [`count()`] of one or more.
@@ -26,7 +27,7 @@ pub fn count_in<N: TryFrom<u64>>(
 }
 
 /// A [`time()`] that may be before zero, in seconds.
-pub fn signed_seconds(text: &str) -> Result<f64, String> {
+pub fn signed_seconds(text: &str) -> Result<f64, ParseLimitError> {
     match text.strip_prefix('-') {
         Some(rest) => time(rest).map(|time| -time.as_secs_f64()),
         None => time(text).map(|time| time.as_secs_f64()),

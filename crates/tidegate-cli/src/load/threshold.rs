@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use tidegate::policy::ParseLimitError;
 use tidegate_load::Report;
 
 use crate::limits::{rate, time};
@@ -69,7 +70,7 @@ impl FromStr for Threshold {
             .find_map(|(sign, comparison)| Some((*comparison, rest.strip_prefix(sign)?)))
             .ok_or_else(|| wrong("there is no comparison in it"))?;
         let value = value.trim();
-        let number = |e: String| wrong(&format!("{value:?} is {e}"));
+        let number = |e: ParseLimitError| wrong(&format!("{value:?} is {e}"));
         let value = match metric {
             Metric::Errors | Metric::Rps => rate(value).map_err(number)?,
             // Microseconds or seconds: a plain number would be read as the one and meant as the other.

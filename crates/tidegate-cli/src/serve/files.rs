@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use tidegate::Policy;
 use tidegate::policy::WhenFull;
 use tidegate::system;
-use tidegate_services::{Coding, Files, FilesLimits, FilesOptions, HttpLimits, Listing};
+use tidegate_services::{Coding, Files, FilesLimits, FilesOptions, HttpLimits, Listing, ParseCodingError};
 
 use super::how::How;
 use super::http::{HTTP, HTTP2, policy, request_limits};
@@ -57,7 +57,10 @@ fn codings(text: &str) -> Result<CodingList, String> {
         return Ok(CodingList(Vec::new()));
     }
     let codings = text.split(',').map(|name| name.trim().parse());
-    codings.collect::<Result<_, _>>().map(CodingList).map_err(|e: String| format!("{e}; or write none"))
+    codings
+        .collect::<Result<_, _>>()
+        .map(CodingList)
+        .map_err(|e: ParseCodingError| format!("{e}; or write none"))
 }
 
 impl FilesArgs {

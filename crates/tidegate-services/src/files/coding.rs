@@ -48,12 +48,28 @@ impl fmt::Display for Coding {
     }
 }
 
-impl FromStr for Coding {
-    type Err = String;
+/// A file name extension that is not one of a [`Coding`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParseCodingError {
+    /// The unknown extension.
+    pub extension: String,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl fmt::Display for ParseCodingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is not one of gz, br and zst", self.extension)
+    }
+}
+
+impl std::error::Error for ParseCodingError {}
+
+impl FromStr for Coding {
+    type Err = ParseCodingError;
+
+    fn from_str(text: &str) -> Result<Self, ParseCodingError> {
         let found = Self::ALL.iter().copied().find(|coding| coding.extension() == text);
-        found.ok_or_else(|| format!("{text:?} is not one of gz, br and zst"))
+        found.ok_or_else(|| ParseCodingError { extension: text.to_owned() })
     }
 }
 
@@ -87,6 +103,15 @@ fn weight(parameter: &[u8]) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_extension_leads_back_to_its_coding() {
+        for &coding in Coding::ALL {
+            assert_eq!(coding.extension().parse(), Ok(coding));
+        }
+        let error = "lz4".parse::<Coding>().unwrap_err();
+        assert_eq!(error.to_string(), "\"lz4\" is not one of gz, br and zst");
+    }
 
     #[test]
     fn codings_are_weighed() {

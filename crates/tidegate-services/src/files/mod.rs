@@ -37,7 +37,7 @@ use tidegate::policy::{Limit, Limited, PolicyError};
 use tidegate::system::file::Folder;
 use tidegate::{Peer, Policy, Refusal, Service};
 
-pub use coding::Coding;
+pub use coding::{Coding, ParseCodingError};
 
 use crate::http::session::Conversation;
 use crate::http::{HttpLimits, NoHttp2};

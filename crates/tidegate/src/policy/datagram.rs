@@ -53,15 +53,28 @@ impl fmt::Display for DatagramPath {
     }
 }
 
-impl FromStr for DatagramPath {
-    type Err = String;
+/// A name that is not a [`DatagramPath`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParseDatagramPathError {
+    /// The unknown name.
+    pub name: String,
+}
 
-    fn from_str(s: &str) -> Result<Self, String> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|path| path.name() == s)
-            .ok_or_else(|| format!("unknown path {s:?}; the paths are plain, batched and gso"))
+impl fmt::Display for ParseDatagramPathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown path {:?}; the paths are plain, batched and gso", self.name)
+    }
+}
+
+impl std::error::Error for ParseDatagramPathError {}
+
+impl FromStr for DatagramPath {
+    type Err = ParseDatagramPathError;
+
+    fn from_str(s: &str) -> Result<Self, ParseDatagramPathError> {
+        let named = Self::ALL.iter().copied().find(|path| path.name() == s);
+        named.ok_or_else(|| ParseDatagramPathError { name: s.to_owned() })
     }
 }
 
@@ -366,7 +379,8 @@ mod tests {
         for &path in DatagramPath::ALL {
             assert_eq!(path.name().parse(), Ok(path));
         }
-        assert!("mmsg".parse::<DatagramPath>().unwrap_err().contains("batched"));
+        let error = "fast".parse::<DatagramPath>().unwrap_err();
+        assert_eq!(error.to_string(), "unknown path \"fast\"; the paths are plain, batched and gso");
     }
 
     #[test]

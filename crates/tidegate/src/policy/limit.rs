@@ -5,7 +5,7 @@
 //! [`Accept`](super::Accept), …): a new limit is one entry there, and the compiler demands every part of it, including
 //! its effect on every model.
 
-use super::setting::{PolicyField, Unit};
+use super::setting::{ParseLimitError, PolicyField, Unit};
 use super::{Policy, PolicyError};
 use crate::model::Model;
 use tidegate_os::process::page_bytes;
@@ -164,10 +164,10 @@ impl<P: Limited> Limit<P> {
     ///
     /// # Errors
     /// The expected syntax, or the limit that must be set first.
-    pub fn set(&self, policy: &mut P, text: &str) -> Result<(), String> {
+    pub fn set(&self, policy: &mut P, text: &str) -> Result<(), ParseLimitError> {
         match (self.field)(policy) {
             Some(field) => field.read(text, self.unit),
-            None => Err(format!("has no effect without {}", self.needs.unwrap_or_default().0)),
+            None => Err(ParseLimitError::Needs(self.needs.unwrap_or_default().0)),
         }
     }
 
@@ -175,7 +175,7 @@ impl<P: Limited> Limit<P> {
     ///
     /// # Errors
     /// The expected value.
-    pub fn check_text(&self, text: &str) -> Result<(), String> {
+    pub fn check_text(&self, text: &str) -> Result<(), ParseLimitError> {
         let mut policy = self.default_policy();
         let must = match (self.set(&mut policy, text), self.unit, self.range) {
             // The type of the field may hold more than the limit: only one range is named.
@@ -184,7 +184,7 @@ impl<P: Limited> Limit<P> {
             (Ok(()), ..) => self.fault(&mut policy),
         };
         let or_none = if self.set(&mut policy, "none").is_ok() { ", or none" } else { "" };
-        must.map_or(Ok(()), |must| Err(format!("must be {must}{or_none}")))
+        must.map_or(Ok(()), |must| Err(ParseLimitError::Range(format!("{must}{or_none}"))))
     }
 
     /// Its value as text; `None` if the limit that it needs is not set.

@@ -3,10 +3,14 @@
 //! One rule for command lines and configuration files: counts take `k` and `M` (thousands), sizes `k`, `KiB`, `M`
 //! (powers of 1,024), times `us`, `ms`, `s`, `m` and `h`. A plain number is a count, bytes, or seconds.
 
+use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-use super::{DatagramPath, FastPath, LONGEST, MinRate, PostedAccepts, ReceiveStyle, Wait, WhenFull};
+use super::{
+    DatagramPath, FastPath, LONGEST, MinRate, ParseDatagramPathError, PostedAccepts, ReceiveStyle, Wait,
+    WhenFull,
+};
 
 /// The type of a limit's value, and its syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +57,48 @@ impl Unit {
     }
 }
 
+/// A text that is not a value, or that a limit does not take, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParseLimitError {
+    /// Not the syntax of its type; contains the expected one.
+    Syntax(String),
+    /// A value outside of the limit's range; contains the allowed values.
+    Range(String),
+    /// The limit needs another one, which is not set; contains the name of that one.
+    Needs(&'static str),
+}
+
+impl ParseLimitError {
+    fn syntax(expected: impl Into<String>) -> Self {
+        Self::Syntax(expected.into())
+    }
+
+    /// The same, where the limit may also be unset.
+    fn or_none(self) -> Self {
+        match self {
+            Self::Syntax(expected) => Self::Syntax(format!("{expected}, or none")),
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for ParseLimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Syntax(expected) => f.write_str(expected),
+            Self::Range(must) => write!(f, "must be {must}"),
+            Self::Needs(name) => write!(f, "has no effect without {name}"),
+        }
+    }
+}
+
+impl std::error::Error for ParseLimitError {}
+
 /// A value of a limit.
 #[doc(hidden)]
 pub trait LimitValue: Sized {
-    fn parse(text: &str, unit: Unit) -> Result<Self, String>;
+    fn parse(text: &str, unit: Unit) -> Result<Self, ParseLimitError>;
     fn text(&self, unit: Unit) -> String;
     /// The number that ranges and relations compare, or nanoseconds. `None` is not compared.
     fn number(&self) -> Option<u128>;
@@ -69,14 +111,14 @@ pub trait LimitValue: Sized {
 /// A field of a policy, whatever its type.
 #[doc(hidden)]
 pub trait PolicyField {
-    fn read(&mut self, text: &str, unit: Unit) -> Result<(), String>;
+    fn read(&mut self, text: &str, unit: Unit) -> Result<(), ParseLimitError>;
     fn show(&self, unit: Unit) -> String;
     fn measure(&self) -> Option<u128>;
     fn flaw(&self) -> Option<&'static str>;
 }
 
 impl<T: LimitValue> PolicyField for T {
-    fn read(&mut self, text: &str, unit: Unit) -> Result<(), String> {
+    fn read(&mut self, text: &str, unit: Unit) -> Result<(), ParseLimitError> {
         *self = T::parse(text, unit)?;
         Ok(())
     }
@@ -97,8 +139,10 @@ impl<T: LimitValue> PolicyField for T {
 macro_rules! numbers {
     ($($type:ty: $get:expr;)*) => { $(
         impl LimitValue for $type {
-            fn parse(text: &str, unit: Unit) -> Result<Self, String> {
-                let none = || format!("not a number from {} to {}", <$type>::MIN, <$type>::MAX);
+            fn parse(text: &str, unit: Unit) -> Result<Self, ParseLimitError> {
+                let none = || {
+                    ParseLimitError::Syntax(format!("not a number from {} to {}", <$type>::MIN, <$type>::MAX))
+                };
                 let number = match unit {
                     Unit::Bytes | Unit::Rate => size(text)? as u64,
                     _ => count(text).map_err(|_| none())?,
@@ -127,7 +171,7 @@ numbers! {
 }
 
 impl LimitValue for Duration {
-    fn parse(text: &str, _: Unit) -> Result<Self, String> {
+    fn parse(text: &str, _: Unit) -> Result<Self, ParseLimitError> {
         read_time(text, LONGEST, "a century")
     }
 
@@ -141,8 +185,8 @@ impl LimitValue for Duration {
 }
 
 impl LimitValue for bool {
-    fn parse(text: &str, _: Unit) -> Result<Self, String> {
-        text.parse().map_err(|_| "write true or false".into())
+    fn parse(text: &str, _: Unit) -> Result<Self, ParseLimitError> {
+        text.parse().map_err(|_| ParseLimitError::syntax("write true or false"))
     }
 
     fn text(&self, _: Unit) -> String {
@@ -155,10 +199,10 @@ impl LimitValue for bool {
 }
 
 impl<T: LimitValue> LimitValue for Option<T> {
-    fn parse(text: &str, unit: Unit) -> Result<Self, String> {
+    fn parse(text: &str, unit: Unit) -> Result<Self, ParseLimitError> {
         match (text, unit) {
             ("none", _) | ("false", Unit::Switch) => Ok(None),
-            _ => T::parse(text, unit).map(Some).map_err(|e| format!("{e}, or none")),
+            _ => T::parse(text, unit).map(Some).map_err(ParseLimitError::or_none),
         }
     }
 
@@ -181,8 +225,8 @@ impl<T: LimitValue> LimitValue for Option<T> {
 
 /// Only whether it is set: its limits have their own rows.
 impl LimitValue for FastPath {
-    fn parse(text: &str, _: Unit) -> Result<Self, String> {
-        if text == "true" { Ok(Self::default()) } else { Err("write true or false".into()) }
+    fn parse(text: &str, _: Unit) -> Result<Self, ParseLimitError> {
+        if text == "true" { Ok(Self::default()) } else { Err(ParseLimitError::syntax("write true or false")) }
     }
 
     fn text(&self, _: Unit) -> String {
@@ -196,7 +240,7 @@ impl LimitValue for FastPath {
 
 /// Without the grace, which has its own row.
 impl LimitValue for MinRate {
-    fn parse(text: &str, unit: Unit) -> Result<Self, String> {
+    fn parse(text: &str, unit: Unit) -> Result<Self, ParseLimitError> {
         NonZeroU32::parse(text, unit).map(|bytes_per_s| Self { bytes_per_s, grace: Self::GRACE })
     }
 
@@ -210,10 +254,10 @@ impl LimitValue for MinRate {
 }
 
 impl LimitValue for PostedAccepts {
-    fn parse(text: &str, _: Unit) -> Result<Self, String> {
+    fn parse(text: &str, _: Unit) -> Result<Self, ParseLimitError> {
         let number = |text: &str| NonZeroU32::new(count(text).ok()?);
         let parsed = text.split_once(':').and_then(|(low, high)| Some((number(low)?, number(high)?)));
-        let (low, high) = parsed.ok_or("write LOW:HIGH, such as 2:16")?;
+        let (low, high) = parsed.ok_or_else(|| ParseLimitError::syntax("write LOW:HIGH, such as 2:16"))?;
         Ok(Self { low, high })
     }
 
@@ -231,12 +275,14 @@ impl LimitValue for PostedAccepts {
 }
 
 impl LimitValue for Wait {
-    fn parse(text: &str, _: Unit) -> Result<Self, String> {
+    fn parse(text: &str, _: Unit) -> Result<Self, ParseLimitError> {
         match (text, text.strip_prefix("spin:")) {
             ("block", _) => Ok(Self::Block),
             ("spin", _) => Ok(Self::Spin),
             (_, Some(limit)) => Duration::parse(limit, Unit::Time).map(Self::SpinThenBlock),
-            _ => Err("write block, spin, or spin:50ms to spin for that long and then block".into()),
+            _ => Err(ParseLimitError::syntax(
+                "write block, spin, or spin:50ms to spin for that long and then block",
+            )),
         }
     }
 
@@ -257,8 +303,8 @@ impl LimitValue for Wait {
 }
 
 impl LimitValue for DatagramPath {
-    fn parse(text: &str, _: Unit) -> Result<Self, String> {
-        text.parse()
+    fn parse(text: &str, _: Unit) -> Result<Self, ParseLimitError> {
+        text.parse().map_err(|e: ParseDatagramPathError| ParseLimitError::Syntax(e.to_string()))
     }
 
     fn text(&self, _: Unit) -> String {
@@ -278,10 +324,10 @@ macro_rules! words {
         }
 
         impl LimitValue for $type {
-            fn parse(text: &str, _: Unit) -> Result<Self, String> {
+            fn parse(text: &str, _: Unit) -> Result<Self, ParseLimitError> {
                 match text {
                     $($word => Ok($value),)*
-                    _ => Err(format!("write {}", Self::WORDS.join(" or "))),
+                    _ => Err(ParseLimitError::Syntax(format!("write {}", Self::WORDS.join(" or ")))),
                 }
             }
 
@@ -304,8 +350,8 @@ words! {
 /// Parses how an I/O thread waits: `block`, `spin`, or `spin:50ms`.
 ///
 /// # Errors
-/// The expected syntax.
-pub fn wait(text: &str) -> Result<Wait, String> {
+/// [`ParseLimitError::Syntax`], the expected one.
+pub fn wait(text: &str) -> Result<Wait, ParseLimitError> {
     LimitValue::parse(text, Unit::Other("HOW"))
 }
 
@@ -350,29 +396,31 @@ fn thousands(unit: &str) -> Option<u64> {
 /// Parses a whole number: `100`, `10k`, `1.5M`.
 ///
 /// # Errors
-/// The expected syntax.
-pub fn count<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+/// [`ParseLimitError::Syntax`], the expected one.
+pub fn count<N: TryFrom<u64>>(text: &str) -> Result<N, ParseLimitError> {
     let (number, unit) = number_and_unit(text);
     let whole = thousands(unit).and_then(|factor| exactly(number, factor));
     let fitting = whole.and_then(|n| N::try_from(n).ok());
-    fitting.ok_or_else(|| "not a whole number; write 500, 10k or 1M".into())
+    fitting.ok_or_else(|| ParseLimitError::syntax("not a whole number; write 500, 10k or 1M"))
 }
 
 /// Parses how many a second: `100`, `0.5`, `10k`.
 ///
 /// # Errors
-/// The expected syntax.
-pub fn rate(text: &str) -> Result<f64, String> {
+/// [`ParseLimitError::Syntax`], the expected one.
+pub fn rate(text: &str) -> Result<f64, ParseLimitError> {
     let (number, unit) = number_and_unit(text);
     let known = thousands(unit).and_then(|factor| Some(number.parse::<f64>().ok()? * factor as f64));
-    known.filter(|rate| rate.is_finite()).ok_or_else(|| "not a number; write 500, 0.5, 10k or 1M".into())
+    known
+        .filter(|rate| rate.is_finite())
+        .ok_or_else(|| ParseLimitError::syntax("not a number; write 500, 0.5, 10k or 1M"))
 }
 
 /// Parses a size in bytes: `4096`, `64k`, `16KiB`, `1M`, `1GiB`. All units are powers of 1,024.
 ///
 /// # Errors
-/// The expected syntax.
-pub fn size(text: &str) -> Result<usize, String> {
+/// [`ParseLimitError::Syntax`], the expected one.
+pub fn size(text: &str) -> Result<usize, ParseLimitError> {
     let (number, unit) = number_and_unit(text);
     let factor = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => Some(1),
@@ -382,7 +430,7 @@ pub fn size(text: &str) -> Result<usize, String> {
         _ => None,
     };
     let parsed = factor.and_then(|factor| usize::try_from(exactly(number, factor)?).ok());
-    parsed.ok_or_else(|| "not a size; write bytes, or 64k, 16KiB, 1MiB".into())
+    parsed.ok_or_else(|| ParseLimitError::syntax("not a size; write bytes, or 64k, 16KiB, 1MiB"))
 }
 
 fn show_size(bytes: u128) -> String {
@@ -394,12 +442,12 @@ fn show_size(bytes: u128) -> String {
 /// Parses a time: `50us`, `500ms`, `30s`, `5m`, `1.5h`; a plain number is seconds; at most a year.
 ///
 /// # Errors
-/// The expected syntax.
-pub fn time(text: &str) -> Result<Duration, String> {
+/// [`ParseLimitError::Syntax`], the expected one.
+pub fn time(text: &str) -> Result<Duration, ParseLimitError> {
     read_time(text, Duration::from_secs(366 * 24 * 3600), "a year")
 }
 
-fn read_time(text: &str, most: Duration, most_text: &str) -> Result<Duration, String> {
+fn read_time(text: &str, most: Duration, most_text: &str) -> Result<Duration, ParseLimitError> {
     let (number, unit) = number_and_unit(text);
     let factor_ns = match unit {
         "ns" => Some(1),
@@ -413,7 +461,9 @@ fn read_time(text: &str, most: Duration, most_text: &str) -> Result<Duration, St
     let nanos = factor_ns.and_then(|factor| scaled(number, factor)).map(|(nanos, _)| nanos);
     let parsed = nanos.map(Duration::from_nanos).filter(|time| *time <= most);
     parsed.ok_or_else(|| {
-        format!("not a time; write 10s, 500ms, 1m or 1h; a plain number is seconds (at most {most_text})")
+        ParseLimitError::Syntax(format!(
+            "not a time; write 10s, 500ms, 1m or 1h; a plain number is seconds (at most {most_text})"
+        ))
     })
 }
 
@@ -426,6 +476,7 @@ fn show_time(nanos: u128) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{Limited, Policy};
 
     #[test]
     fn sizes_are_read_as_people_write_them() {
@@ -457,7 +508,12 @@ mod tests {
         assert!(count::<u16>("70k").is_err());
         assert_eq!(<usize as LimitValue>::parse("10k", Unit::Count), Ok(10_000));
         assert_eq!(<NonZeroU32 as LimitValue>::parse("1k", Unit::Rate).map(u32::from), Ok(1_024));
-        assert!(<NonZeroU32 as LimitValue>::parse("0", Unit::Count).unwrap_err().contains("from 1 to"));
+        assert!(
+            <NonZeroU32 as LimitValue>::parse("0", Unit::Count)
+                .unwrap_err()
+                .to_string()
+                .contains("from 1 to")
+        );
     }
 
     #[test]
@@ -479,7 +535,7 @@ mod tests {
         assert_eq!(optional("none"), Ok(None));
         assert_eq!(optional("30s"), Ok(Some(Duration::from_secs(30))));
         assert_eq!(optional("30"), Ok(Some(Duration::from_secs(30))));
-        assert!(optional("30x").unwrap_err().ends_with("or none"));
+        assert!(optional("30x").unwrap_err().to_string().ends_with("or none"));
         for text in ["", "1e3", "inf", "1 2", "s", "-1s", "1d", "none", "99999999999999999h"] {
             assert!(time(text).is_err(), "{text}");
         }
@@ -487,7 +543,7 @@ mod tests {
             assert_eq!(time(text).map(|time| show_time(time.as_nanos())), Ok(text.into()));
         }
         assert_eq!(Duration::parse(&show_time(LONGEST.as_nanos()), Unit::Time), Ok(LONGEST));
-        assert!(time(&show_time(LONGEST.as_nanos())).unwrap_err().contains("a year"));
+        assert!(time(&show_time(LONGEST.as_nanos())).unwrap_err().to_string().contains("a year"));
     }
 
     #[test]
@@ -503,5 +559,23 @@ mod tests {
         for text in ["", "2", "0:1", "a:b", ":"] {
             assert!(marks(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_text_is_said_and_can_be_told_apart() {
+        let limit = |name| <Policy as Limited>::limit(name).unwrap();
+        let is_syntax = |e: &ParseLimitError| matches!(e, ParseLimitError::Syntax(_));
+        let error = limit("drain_budget").check_text("0").unwrap_err();
+        assert!(
+            matches!(&error, ParseLimitError::Range(must) if error.to_string() == format!("must be {must}"))
+        );
+        let error = limit("idle_timeout").check_text("soon").unwrap_err();
+        assert!(is_syntax(&error) && error.to_string().starts_with("not a time; write 10s"), "{error}");
+        let error = limit("wait").set(&mut Policy::default(), "sleep").unwrap_err();
+        assert!(is_syntax(&error) && error.to_string().starts_with("write block, spin"), "{error}");
+        let (needed, _) = limit("min_rate.grace").needs.unwrap();
+        let error = limit("min_rate.grace").set(&mut Policy::default().min_rate(None), "1s").unwrap_err();
+        assert_eq!(error, ParseLimitError::Needs(needed));
+        assert_eq!(error.to_string(), format!("has no effect without {needed}"));
     }
 }

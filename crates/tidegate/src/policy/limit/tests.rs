@@ -140,7 +140,7 @@ fn every_value_out_of_range_is_refused_by_name() {
                     panic!("{}: {text}", limit.name)
                 };
                 assert_eq!(name, limit.name);
-                assert!(limit.check_text(&text).unwrap_err().contains(&must), "{must}");
+                assert!(limit.check_text(&text).unwrap_err().to_string().contains(&must), "{must}");
             }
         }
     }
