@@ -48,10 +48,10 @@ fn without_query(path: &str) -> &str {
 pub struct WebMember(Member);
 
 impl MessageSession for WebMember {
-    fn on_message(&mut self, message: Message, out: &mut Outbox<'_>) -> MessageFlow {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_>) -> MessageFlow {
         match message {
-            Message::Text(line) => flow(self.0.hear(&line, out)),
-            _ => MessageFlow::Close(CloseCode::Unsupported, "text messages only"),
+            Message::Text(line) => flow(self.0.hear(line, out)),
+            Message::Binary(_) => MessageFlow::Close(CloseCode::Unsupported, "text messages only"),
         }
     }
 

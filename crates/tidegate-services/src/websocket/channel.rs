@@ -9,11 +9,14 @@
 
 use std::io::{self, Cursor, Read, Write};
 
+use bytes::Bytes;
 use tidegate::Outbox;
 use tungstenite::error::{CapacityError, Error};
-use tungstenite::protocol::frame::coding::{CloseCode, OpCode};
+use tungstenite::protocol::frame::coding::OpCode;
 use tungstenite::protocol::frame::{CloseFrame, FrameHeader, Utf8Bytes};
-use tungstenite::protocol::{Message, Role, WebSocketConfig, WebSocketContext};
+use tungstenite::protocol::{Message as Received, Role, WebSocketConfig, WebSocketContext};
+
+use super::{CloseCode, Message};
 
 /// A WebSocket after its handshake.
 pub(super) struct WebSocketChannel {
@@ -31,9 +34,24 @@ pub(super) enum ChannelStep {
     /// A frame of this many bytes that the session does not see.
     Passed(usize),
     /// A frame of this many bytes that completes a message.
-    Message(usize, Message),
+    Message(usize, Content),
     /// The WebSocket is closed, and the peer was notified: linger.
     Over,
+}
+
+/// A message, in the memory in which it was collected.
+pub(super) enum Content {
+    Text(Utf8Bytes),
+    Binary(Bytes),
+}
+
+impl Content {
+    pub(super) fn message(&self) -> Message<'_> {
+        match self {
+            Self::Text(text) => Message::Text(text),
+            Self::Binary(bytes) => Message::Binary(bytes),
+        }
+    }
 }
 
 impl WebSocketChannel {
@@ -75,7 +93,8 @@ impl WebSocketChannel {
         }
         let mut pipe = WebSocketIo { input: &input[..bytes], out };
         match self.context.read(&mut pipe) {
-            Ok(message @ (Message::Text(_) | Message::Binary(_))) => ChannelStep::Message(bytes, message),
+            Ok(Received::Text(text)) => ChannelStep::Message(bytes, Content::Text(text)),
+            Ok(Received::Binary(content)) => ChannelStep::Message(bytes, Content::Binary(content)),
             // A pong or the answer to a close is due.
             Ok(_) => match self.context.flush(&mut pipe) {
                 Ok(()) => ChannelStep::Passed(bytes),
@@ -89,7 +108,7 @@ impl WebSocketChannel {
 
     /// Closes it with a code and reason.
     pub(super) fn close(&mut self, code: CloseCode, reason: &'static str, out: &mut Outbox<'_>) {
-        let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
+        let frame = CloseFrame { code: code.number().into(), reason: Utf8Bytes::from_static(reason) };
         // Writing to an outbox does not fail; a WebSocket that is already closed sends nothing.
         let _ = self.context.close(&mut WebSocketIo { input: &[], out }, Some(frame));
     }

@@ -21,11 +21,10 @@ impl MessageService for EchoMessages {
 }
 
 impl MessageSession for EchoMessagesSession {
-    fn on_message(&mut self, message: Message, out: &mut Outbox<'_>) -> MessageFlow {
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_>) -> MessageFlow {
         match message {
-            Message::Text(text) => frame::send_text(out, &text),
-            Message::Binary(bytes) => frame::send_binary(out, &bytes),
-            _ => {}
+            Message::Text(text) => frame::send_text(out, text),
+            Message::Binary(bytes) => frame::send_binary(out, bytes),
         }
         MessageFlow::Continue
     }

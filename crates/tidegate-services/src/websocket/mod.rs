@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `request` | the HTTP request: an upgrade or a page |
 //! | `channel` | frames in, messages out; control frames and the closing handshake |
+//! | `message` | [`Message`] and [`CloseCode`] |
 //! | [`frame`] | messages as frames, for one peer or shared by many |
 //! | `session` | one connection |
 //! | [`EchoMessages`] | echo, for test suites |
@@ -17,6 +18,7 @@
 mod channel;
 mod echo;
 pub mod frame;
+mod message;
 mod request;
 mod session;
 
@@ -30,9 +32,8 @@ use tidegate::{CloseReason, Mail, Outbox, Peer, Policy, PolicyError, Refusal, Se
 use crate::http::Access;
 
 pub use echo::{EchoMessages, EchoMessagesSession};
+pub use message::{CloseCode, Message};
 pub use session::WebSocketSession;
-pub use tungstenite::protocol::Message;
-pub use tungstenite::protocol::frame::coding::CloseCode;
 
 /// Creates one [`MessageSession`] for each WebSocket.
 pub trait MessageService: Send + Sync + 'static {
@@ -58,8 +59,8 @@ pub trait MessageSession: Send + 'static {
         MessageFlow::Continue
     }
 
-    /// A message has arrived: [`Message::Text`] or [`Message::Binary`].
-    fn on_message(&mut self, message: Message, out: &mut Outbox<'_>) -> MessageFlow;
+    /// A message has arrived, with all its fragments.
+    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_>) -> MessageFlow;
 
     /// Whether the next message is accepted now. If not, the peer is held back until mail changes that.
     fn takes_more(&self) -> bool {

@@ -148,9 +148,9 @@ impl<S: MessageService> WebSocketSession<S> {
             match channel.step(input.get(used..).unwrap_or_default(), out) {
                 ChannelStep::Part => break,
                 ChannelStep::Passed(bytes) => used += bytes,
-                ChannelStep::Message(bytes, message) => {
+                ChannelStep::Message(bytes, content) => {
                     used += bytes;
-                    let flow = session.on_message(message, out);
+                    let flow = session.on_message(content.message(), out);
                     let flow = follow(flow, channel, out);
                     if flow != Flow::Continue {
                         return Consumed::all(input).then(flow);
