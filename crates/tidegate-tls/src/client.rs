@@ -12,7 +12,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, RootCertStore, SignatureScheme,
 };
-use tidegate::{Dial, Endpoint, Origin, Peer, Refusal, Service, ServiceOptions};
+use tidegate::{Dial, Endpoint, Origin, Peer, Policy, PolicyError, Refusal, Service, ServiceOptions};
 
 use crate::fault::{TlsCounters, TlsError};
 use crate::server::{certificates, certificates_of};
@@ -260,6 +260,11 @@ impl<S: Service> Service for TlsClient<S> {
 
     fn options(&self) -> ServiceOptions {
         self.shared.service.options().speaks_first(true)
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.shared.limits.check_service(policy)?;
+        self.shared.service.check_limits(policy)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

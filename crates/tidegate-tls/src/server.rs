@@ -10,7 +10,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ProducesTickets, UnbufferedServerConnection};
-use tidegate::{Dial, Origin, Peer, Refusal, Service, ServiceOptions};
+use tidegate::{Dial, Origin, Peer, Policy, PolicyError, Refusal, Service, ServiceOptions};
 
 use crate::fault::{TlsCounters, TlsError};
 use crate::server_name::noting;
@@ -144,7 +144,6 @@ fn pem_error(path: &Path, what: &'static str, e: pem::Error) -> TlsError {
 /// # use tidegate_services::Echo;
 ///
 /// let limits = TlsLimits::default();
-/// limits.check(&tidegate::Policy::default())?;
 /// let identity = Arc::new(Identity::read("cert.pem".as_ref(), "key.pem".as_ref(), &[])?);
 /// let service = TlsServer::new(Echo, identity.clone(), limits, Default::default());
 /// let running = tidegate::Server::new(service).bind("127.0.0.1:7000")?.start()?;
@@ -201,6 +200,11 @@ impl<S: Service> Service for TlsServer<S> {
     /// Those of the inner service; but the client sends first, whatever the inner service does.
     fn options(&self) -> ServiceOptions {
         self.shared.service.options().speaks_first(false)
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.shared.limits.check_service(policy)?;
+        self.shared.service.check_limits(policy)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

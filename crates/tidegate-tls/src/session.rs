@@ -8,7 +8,7 @@ use rustls::Error;
 use tidegate::policy::{Limit, Limited};
 use tidegate::{
     Activity, CloseReason, Consumed, Dial, Endpoint, Flow, LayerBuffer, Mail, Origin, Outbox, Peer, Policy,
-    Service, Session,
+    PolicyError, Service, Session,
 };
 
 use crate::channel::{Channel, TlsSide};
@@ -43,7 +43,7 @@ impl Limited for TlsLimits {
 }
 
 impl TlsLimits {
-    /// Checks the limits, also against the policy of the service.
+    /// Checks the limits, also against the policy of the service; `bind` does the same.
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.
@@ -52,6 +52,19 @@ impl TlsLimits {
             return Err(TlsError::InputBytes(policy.input_bytes));
         }
         Ok(self.check_under(policy)?)
+    }
+
+    /// The same for [`Service::check_limits`].
+    pub(crate) fn check_service(&self, policy: &Policy) -> Result<(), PolicyError> {
+        if policy.input_bytes < RECORD_BYTES {
+            let must = format!("at least {RECORD_BYTES}: an incomplete TLS record is unconsumed input");
+            return Err(PolicyError::Range {
+                name: "input_bytes",
+                value: policy.input_bytes.to_string(),
+                must,
+            });
+        }
+        self.check_under(policy)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::engine::{self, Command, CommandQueue, EngineConfig, Model};
 use crate::policy::Policy;
-use crate::server::{StartError, Threads, choose};
+use crate::server::{StartError, Threads, check, choose};
 use crate::service::{Dial, MailboxError, Service};
 use crate::stats::Stats;
 
@@ -49,10 +49,10 @@ impl<S: Service> Client<S> {
     /// Starts the I/O threads. Nothing is dialled yet.
     ///
     /// # Errors
-    /// An invalid policy, an unavailable model, or the system has no thread, ring or memory left.
+    /// An invalid policy or invalid [limits of the service](Service::check_limits), an unavailable model, or the
+    /// system has no thread, ring or memory left.
     pub fn start(self) -> Result<RunningClient, StartError> {
-        self.policy.check()?;
-        self.policy.check_dials(self.service.options().dials)?;
+        check(&self.service, &self.policy)?;
         let model = choose(self.model, &self.policy)?;
         engine::check_client(model, &self.policy)?;
         let config = EngineConfig::new(Arc::new(self.service), self.policy, None);

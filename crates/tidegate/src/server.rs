@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use tidegate_os::descriptor::OwnedFd;
 
@@ -222,8 +222,8 @@ impl<S: Service> Server<S> {
     /// by name.
     ///
     /// # Errors
-    /// An invalid policy, an unavailable model, a text that is not an address, or an unusable address; nothing is left
-    /// behind.
+    /// An invalid policy or invalid [limits of the service](Service::check_limits), an unavailable model, a text that
+    /// is not an address, or an unusable address; nothing is left behind.
     pub fn bind(
         self,
         at: impl TryInto<Endpoint, Error: Into<StartError>>,
@@ -232,8 +232,7 @@ impl<S: Service> Server<S> {
     }
 
     fn bind_to(self, at: Endpoint) -> Result<BoundServer, StartError> {
-        self.policy.check()?;
-        self.policy.check_dials(self.service.options().dials)?;
+        check(&self.service, &self.policy)?;
         let model = choose(self.model, &self.policy)?;
         engine::check_endpoint(&at, &self.policy)?;
         let listen = |error| StartError::Listen { at: at.clone(), error };
@@ -252,10 +251,10 @@ impl<S: Service> Server<S> {
     /// [`own_socket_file`](BoundServer::own_socket_file) is called.
     ///
     /// # Errors
-    /// An invalid policy, an unavailable model, or a descriptor that is not a listening stream socket.
+    /// An invalid policy or invalid [limits of the service](Service::check_limits), an unavailable model, or a
+    /// descriptor that is not a listening stream socket.
     pub fn listen_on(self, socket: OwnedFd) -> Result<BoundServer, StartError> {
-        self.policy.check()?;
-        self.policy.check_dials(self.service.options().dials)?;
+        check(&self.service, &self.policy)?;
         let model = choose(self.model, &self.policy)?;
         let adopt = |error| StartError::Adopt { error };
         let listener = Listener::adopt(socket, &self.listen_options()).map_err(adopt)?;
@@ -297,6 +296,13 @@ impl<S: Service> Server<S> {
             loopback: self.policy.fast_path.map_or(Loopback::Tcp, |_| Loopback::Fast),
         }
     }
+}
+
+/// Checks a policy, and that the service can run under it.
+pub(crate) fn check(service: &impl Service, policy: &Policy) -> Result<(), PolicyError> {
+    policy.check()?;
+    policy.check_dials(service.options().dials)?;
+    service.check_limits(policy)
 }
 
 /// The selected model, or the best one; it must be available, and able to enforce the policy.
@@ -367,7 +373,7 @@ impl BoundServer {
     /// The system has no thread, ring or memory left.
     pub fn start(self) -> Result<Running, StartError> {
         let model = self.model;
-        let dials = self.service.options().dials;
+        let (dials, service) = (self.service.options().dials, Arc::downgrade(&self.service));
         let config = EngineConfig::new(self.service, self.policy, Some(self.listener));
         let policy = config.policy.clone();
         let rendezvous = config.rendezvous.as_ref().map(|rendezvous| rendezvous.counters());
@@ -375,7 +381,7 @@ impl BoundServer {
             engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
         started.others.extend(rendezvous);
         let (local_addr, file) = (self.local_addr, self.file);
-        Ok(Running { threads: Threads::new(started), local_addr, model, dials, policy, file })
+        Ok(Running { threads: Threads::new(started), local_addr, model, dials, service, policy, file })
     }
 }
 
@@ -388,6 +394,8 @@ pub struct Running {
     model: Model,
     /// Properties of its service.
     dials: usize,
+    /// Its service has limits, too. The engine owns it.
+    service: Weak<dyn ErasedService>,
     /// The policy at the start.
     policy: Arc<Policy>,
     /// Removed after the threads have ended: fields are dropped in order.
@@ -432,12 +440,16 @@ impl Running {
     /// the start must not change: [`Policy::as_far_as_possible`] applies only the others.
     ///
     /// # Errors
-    /// An invalid policy, one that the model cannot enforce, one with fewer permits than there are I/O threads, or one
-    /// that changes a fixed limit; nothing is changed then.
+    /// An invalid policy, one that the model cannot enforce, one that [contradicts](Service::check_limits) the limits
+    /// of the service, one with fewer permits than there are I/O threads, or one that changes a fixed limit; nothing is
+    /// changed then.
     pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
         policy.check()?;
         engine::check_policy(self.model, &policy)?;
         policy.check_dials(self.dials)?;
+        if let Some(service) = self.service.upgrade() {
+            service.check_limits(&policy)?;
+        }
         policy.check_permits(self.threads.counters.of_io_threads().len())?;
         self.policy.check_change(&policy)?;
         self.threads.set_policy(&Arc::new(policy))
@@ -640,6 +652,40 @@ mod tests {
         let why = server().bind("localhost:80").err().unwrap();
         assert!(matches!(why, StartError::Address(_)), "{why:?}");
         assert!(why.to_string().contains("write ADDR:PORT"), "{why}");
+    }
+
+    /// Has a limit of its own.
+    struct Roomy;
+
+    impl Service for Roomy {
+        type Session = Deaf;
+        fn open(&self, _peer: &Peer) -> Result<Deaf, Refusal> {
+            Ok(Deaf)
+        }
+        fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+            let must = "at least 50000: this service needs them".to_owned();
+            let value = policy.input_bytes;
+            let error = PolicyError::Range { name: "input_bytes", value: value.to_string(), must };
+            if value < 50_000 { Err(error) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn a_policy_that_contradicts_the_service_is_refused_wherever_it_is_given() {
+        let (small, large) = (Policy::default().input_bytes(10_000), Policy::default().input_bytes(60_000));
+        let is_refused = |error: StartError| {
+            matches!(error, StartError::Policy(PolicyError::Range { name: "input_bytes", .. }))
+        };
+        let server = |policy: &Policy| Server::new(Roomy).model(Model::Poll).policy(policy.clone());
+        assert!(is_refused(server(&small).bind("127.0.0.1:0").unwrap_err()));
+        let listener = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().into();
+        assert!(is_refused(server(&small).listen_on(listener()).unwrap_err()));
+        assert!(server(&large).listen_on(listener()).is_ok());
+        let client = crate::Client::new(Arc::new(Roomy)).model(Model::Poll).policy(small.clone());
+        assert!(is_refused(client.start().unwrap_err()));
+        let running = server(&large).bind("127.0.0.1:0").unwrap().start().unwrap();
+        assert!(running.set_policy(small).unwrap_err().to_string().contains("this service needs them"));
+        assert_eq!(running.set_policy(large.input_bytes(50_000)), Ok(()));
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl Limited for ChatLimits {
 }
 
 impl ChatLimits {
-    /// Checks the limits, also against the policy of the service.
+    /// Checks the limits, also against the policy of the service; `bind` does the same.
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.

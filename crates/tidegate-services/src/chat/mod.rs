@@ -34,7 +34,7 @@ mod web;
 
 use std::sync::Arc;
 
-use tidegate::{Peer, Refusal, Service};
+use tidegate::{Peer, Policy, PolicyError, Refusal, Service};
 
 pub use counters::{ChatCounters, ChatStats, FederationCounts};
 pub use federation::{Batch, Batched, Federation, Received};
@@ -107,5 +107,9 @@ impl Service for Chat {
 
     fn open(&self, peer: &Peer) -> Result<ChatSession, Refusal> {
         Ok(ChatSession::new(self.registry.clone(), self.web.clone(), peer.clone()))
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.registry.limits.check(policy)
     }
 }

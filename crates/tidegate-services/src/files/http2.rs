@@ -13,7 +13,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use tidegate::system::file::read_cached;
-use tidegate::{FileRange, Service};
+use tidegate::{FileRange, Policy, Service};
 use tidegate_async::{OffloadFailed, Spawner};
 
 use super::answer::{FileResponse, ResponseContent};
@@ -29,7 +29,9 @@ const READ_BYTES: u64 = 64 << 10;
 
 /// See [`Files::http2`](super::Files::http2).
 pub(super) fn service(shared: Arc<SharedFiles>) -> impl Service {
-    http2::service(shared.limits, move |conn| Http2Files {
+    let checked = shared.clone();
+    let check = move |policy: &Policy| checked.check_limits(policy);
+    http2::service(shared.limits, check, move |conn| Http2Files {
         access: FileAccess::new(shared.clone(), conn.peer().thread),
         spawner: conn.spawner(),
     })

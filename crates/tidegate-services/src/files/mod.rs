@@ -110,7 +110,7 @@ pub struct FilesLimits, as "" of FilesLimits, at |limits| Some(limits);
         change: Fixed,
         on: BY_THE_SERVICE,
     }
-    /// With Retry-After. `None` leaves it to the policy.
+    /// With Retry-After. `None` leaves it to the policy, and so does a value that `max_connections` does not exceed.
     busy_above: Option<usize> = None => {
         what: "Answer further connections with 503 while this many are open",
         cost: "lower: fewer clients are served; the connections above it are for these answers",
@@ -133,7 +133,8 @@ impl Limited for FilesLimits {
 }
 
 impl FilesLimits {
-    /// Checks the limits, also against the policy of the service.
+    /// Checks the limits, also against the policy of the service; `bind` does the same, but takes a
+    /// [`busy_above`](#structfield.busy_above) that has no effect because `max_connections` is lower.
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.
@@ -248,5 +249,9 @@ impl Service for Files {
 
     fn open(&self, peer: &Peer) -> Result<FilesSession, Refusal> {
         Ok(Conversation::new(FileResponder::new(FileAccess::new(self.shared.clone(), peer.thread))))
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.shared.check_limits(policy)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tidegate::system::file::Blocking;
-use tidegate::{Mail, Outbox};
+use tidegate::{Mail, Outbox, Policy, PolicyError};
 
 use super::answer::{FileResponse, answer};
 use super::cache::{DocumentCache, HttpDate};
@@ -30,6 +30,13 @@ pub(super) struct SharedFiles {
 }
 
 impl SharedFiles {
+    pub(super) fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.limits.check(policy)?;
+        // `max_connections` may be lowered later, by a launcher that has few descriptors or while the server runs: then
+        // nobody gets the 503 of `busy_above`, and the policy decides, as without it.
+        self.store.options.limits.busy_above(None).check(policy)
+    }
+
     /// Whether so many connections are too many.
     fn is_busy_with(&self, open: usize) -> bool {
         self.store.options.limits.busy_above.is_some_and(|most| open > most)

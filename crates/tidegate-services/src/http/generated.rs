@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::{Outbox, Peer, Refusal, Service};
+use tidegate::{Outbox, Peer, Policy, PolicyError, Refusal, Service};
 
 use super::HttpLimits;
 use super::access::Access;
@@ -67,6 +67,10 @@ impl<G: Generates> Service for Generated<G> {
 
     fn open(&self, _: &Peer) -> Result<GeneratedSession<G>, Refusal> {
         Ok(Conversation::new(Maker(self.0.clone())))
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.0.limits.check(policy)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::{Future, ready};
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use hyper::rt::Timer;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::server::conn::auto::Builder;
-use tidegate::Service;
+use tidegate::{Dial, Peer, Policy, PolicyError, Refusal, Service, ServiceOptions};
 use tidegate_async::Connection;
 
 use super::answer::TEXT;
@@ -35,12 +36,44 @@ pub(crate) trait AsyncResponder: Send + Sync + 'static {
     fn answer(&self, request: &Parts) -> impl Future<Output = Response<Self::Content>> + Send;
 }
 
-/// A service for requests within `limits`. `open` makes the responder of a connection.
+/// A service that checks limits; async code has none of its own.
+struct Checked<S, C> {
+    service: S,
+    check: C,
+}
+
+impl<S, C> Service for Checked<S, C>
+where
+    S: Service,
+    C: Fn(&Policy) -> Result<(), PolicyError> + Send + Sync + 'static,
+{
+    type Session = S::Session;
+
+    fn open(&self, peer: &Peer) -> Result<S::Session, Refusal> {
+        self.service.open(peer)
+    }
+
+    fn options(&self) -> ServiceOptions {
+        self.service.options()
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        (self.check)(policy)
+    }
+
+    fn dial_failed(&self, dial: &Dial, error: &io::Error) {
+        self.service.dial_failed(dial, error);
+    }
+}
+
+/// A service for requests within `limits`, where `check` finds no fault with the policy. `open` makes the responder of
+/// a connection.
 pub(crate) fn service<R: AsyncResponder>(
     limits: HttpLimits,
+    check: impl Fn(&Policy) -> Result<(), PolicyError> + Send + Sync + 'static,
     open: impl Fn(&Connection) -> R + Send + Sync + 'static,
 ) -> impl Service {
-    tidegate_async::service(move |conn: Connection| {
+    let service = tidegate_async::service(move |conn: Connection| {
         let responder = Arc::new(open(&conn));
         async move {
             let head_bytes = limits.head_bytes.max(LEAST_HEAD_BYTES);
@@ -58,7 +91,8 @@ pub(crate) fn service<R: AsyncResponder>(
                 let _ = connection.await; // its peer went away
             }
         }
-    })
+    });
+    Checked { service, check }
 }
 
 /// Answers one request when its body was skipped.
@@ -133,7 +167,7 @@ pub(crate) fn response<'a, B>(
 /// See [`http2`](super::http2()).
 pub(super) fn page(page: Page, limits: HttpLimits) -> impl Service {
     let page = Arc::new(page);
-    service(limits, move |_| page.clone())
+    service(limits, move |policy| limits.check(policy), move |_| page.clone())
 }
 
 impl AsyncResponder for Arc<Page> {

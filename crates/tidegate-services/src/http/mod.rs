@@ -122,7 +122,7 @@ impl Limited for HttpLimits {
 }
 
 impl HttpLimits {
-    /// Checks the limits, also against the policy of the service.
+    /// Checks the limits, also against the policy of the service; `bind` does the same.
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.
@@ -139,6 +139,7 @@ pub const MOST_FIELDS: usize = scan::MOST_FIELDS;
 pub struct Http {
     /// One for each processor, so that threads do not contend for reference counts.
     slots: Vec<Arc<SharedPage>>,
+    limits: HttpLimits,
 }
 
 impl Http {
@@ -150,7 +151,7 @@ impl Http {
         let processors = std::thread::available_parallelism().map_or(1, usize::from).min(64);
         let slots =
             (0..processors).map(|_| Arc::new(SharedPage::new(Arc::clone(&page), limits, now))).collect();
-        Self { slots }
+        Self { slots, limits }
     }
 }
 
@@ -167,5 +168,9 @@ impl Service for Http {
     fn open(&self, peer: &Peer) -> Result<HttpSession, Refusal> {
         let slot = self.slots.get(peer.thread % self.slots.len().max(1)).ok_or(Refusal)?;
         Ok(HttpSession::new(Arc::clone(slot)))
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.limits.check(policy)
     }
 }

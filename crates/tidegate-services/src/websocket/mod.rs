@@ -156,7 +156,7 @@ impl WebSocketLimits {
         self.message_bytes.saturating_add(FRAMING_BYTES).max(HEAD_BYTES)
     }
 
-    /// Checks the limits, also against the policy of the service.
+    /// Checks the limits, also against the policy of the service; `bind` does the same.
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.
@@ -181,11 +181,10 @@ pub(crate) fn check_head(policy: &Policy) -> Result<(), PolicyError> {
 /// ```
 /// use tidegate_services::websocket::{EchoMessages, WebSocket, WebSocketLimits};
 ///
-/// let limits = WebSocketLimits::default();
-/// limits.check(&tidegate::Policy::default())?;
-/// let server = tidegate::Server::new(WebSocket::new(EchoMessages, limits));
+/// let limits = WebSocketLimits::default().message_bytes(16 * 1024);
+/// let server = tidegate::Server::new(WebSocket::new(EchoMessages, limits)).bind("127.0.0.1:0")?;
 /// # let _ = server;
-/// # Ok::<(), tidegate::PolicyError>(())
+/// # Ok::<(), tidegate::StartError>(())
 /// ```
 #[derive(Debug)]
 pub struct WebSocket<S>(Arc<WebSocketShared<S>>);
@@ -217,5 +216,9 @@ impl<S: MessageService> Service for WebSocket<S> {
 
     fn open(&self, peer: &Peer) -> Result<WebSocketSession<S>, Refusal> {
         Ok(WebSocketSession::new(self.0.clone(), peer.clone()))
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.0.limits.check(policy)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::version::TLS13;
-use tidegate::Policy;
+use tidegate::{Policy, Server};
 use tidegate_services::Echo;
 use tidegate_tls::{Fault, TlsCounters, TlsError, TlsLimits, TlsServer};
 
@@ -158,4 +158,20 @@ fn limits_that_cannot_work_are_refused() {
     let hasty = TlsLimits::default().handshake_timeout(Some(Duration::ZERO));
     assert!(matches!(hasty.check(&Policy::default()), Err(TlsError::Limit(_))));
     assert!(TlsLimits::default().check(&Policy::default()).is_ok());
+}
+
+#[test]
+fn a_server_whose_policy_has_no_room_for_a_record_is_not_bound() {
+    let papers = Papers::of("localhost");
+    let server = |policy, limits| {
+        let service = TlsServer::new(Echo, papers.identity(&[]), limits, Arc::default());
+        Server::new(service).policy(policy).bind("127.0.0.1:0").map(drop)
+    };
+    let small = Policy::default().input_bytes(16 * 1024);
+    let text = server(small, TlsLimits::default()).unwrap_err().to_string();
+    assert!(text.contains("`input_bytes` is 16384") && text.contains("TLS record"), "{text}");
+    let hasty = TlsLimits::default().handshake_timeout(Some(Duration::ZERO));
+    let text = server(Policy::default(), hasty).unwrap_err().to_string();
+    assert!(text.contains("tls.handshake_timeout"), "{text}");
+    assert!(server(Policy::default(), TlsLimits::default()).is_ok());
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::mail::Message;
 use super::outbox::Outbox;
+use crate::policy::{Policy, PolicyError};
 use crate::types::{CloseReason, Consumed, Dial, Flow, Peer, Refusal, ServiceOptions};
 
 /// Creates one [`Session`] for each connection. Shared by all I/O threads.
@@ -26,6 +27,17 @@ pub trait Service: Send + Sync + 'static {
         ServiceOptions::default()
     }
 
+    /// Checks the limits of the service, also against the policy that it is to run under. Called before a server or
+    /// client starts, and before [`Running::set_policy`](crate::Running::set_policy) changes anything. A layer checks
+    /// its own limits, then those of the service inside.
+    ///
+    /// # Errors
+    /// The first contradiction found, with its remedy; the server or client does not start, or keeps its policy.
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        let _ = policy;
+        Ok(())
+    }
+
     /// Called when a dial of a [`Dialler`](crate::Dialler) failed; there is no session. A layer passes it to the
     /// service inside.
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
@@ -43,6 +55,10 @@ impl<S: Service> Service for Arc<S> {
 
     fn options(&self) -> ServiceOptions {
         S::options(self)
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        S::check_limits(self, policy)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {

@@ -113,15 +113,19 @@ impl<S: Service, F: Fn() -> S> Simulation<F> {
     ///
     /// # Panics
     /// An invariant was violated: prints the violation, the seed, and how to replay it. Or there is no client, the
-    /// policy is invalid, there are more than 10,000 connections, or the service's sessions dial.
+    /// policy is invalid or contradicts the limits of the service, there are more than 10,000 connections, or the
+    /// service's sessions dial.
     pub fn run(self) -> Stats {
         assert!(!self.clients.is_empty(), "no clients: add one with `client(sends, expects)`");
+        let service = (self.make)();
         assert_eq!(
-            (self.make)().options().dials,
+            service.options().dials,
             0,
             "sessions that dial cannot be simulated: test them with TestConnection"
         );
-        self.policy.check().unwrap_or_else(|e| panic!("invalid policy: {e}"));
+        let checked = self.policy.check().and_then(|()| service.check_limits(&self.policy));
+        checked.unwrap_or_else(|e| panic!("invalid policy: {e}"));
+        drop(service);
         let count = self.connections.unwrap_or(self.clients.len());
         assert!(
             count <= CONNECTIONS,

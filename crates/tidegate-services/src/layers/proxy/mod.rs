@@ -67,7 +67,7 @@ impl Limited for ProxyLimits {
 }
 
 impl ProxyLimits {
-    /// Checks the limits, also against the policy of the service.
+    /// Checks the limits, also against the policy of the service; `bind` does the same.
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.
@@ -147,7 +147,6 @@ struct ProxyProtocolShared<S> {
 /// use tidegate_services::{Echo, layers::{ProxyLimits, ProxyProtocol}};
 ///
 /// let limits = ProxyLimits::default();
-/// limits.check(&tidegate::Policy::default())?;
 /// let service = ProxyProtocol::new(Echo, limits);
 /// let faults = service.faults();
 /// # let _ = (tidegate::Server::new(service), faults);
@@ -185,6 +184,11 @@ impl<S: Service> Service for ProxyProtocol<S> {
     /// proxy's header is sent first, whatever the inner service does.
     fn options(&self) -> ServiceOptions {
         self.0.service.options().speaks_first(false)
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.0.limits.check(policy)?;
+        self.0.service.check_limits(policy)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
