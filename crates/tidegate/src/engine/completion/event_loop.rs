@@ -200,6 +200,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             Completion::Received { token, sequence, outcome, ended } => {
                 self.received(token, sequence, outcome, ended)
             }
+            Completion::Reset { token, error } => self.dispatch(token, failure(&error, Direction::Receive)),
             Completion::Sent { token, sequence, outcome, unsent } => {
                 self.sent(token, sequence, (outcome, unsent))
             }

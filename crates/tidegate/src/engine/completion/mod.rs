@@ -52,6 +52,8 @@ pub(super) enum Completion<P: CompletionDriver> {
     /// Bytes arrived (none: the peer finished; of a [poll](CompletionDriver::poll_readable): there is something), or
     /// the receive failed. `ended`: it is no longer armed.
     Received { token: Token, sequence: Option<Sequence>, outcome: io::Result<Option<P::Buffer>>, ended: bool },
+    /// A reset that [the receive which stays armed has missed](CompletionDriver::look_for_reset).
+    Reset { token: Token, error: io::Error },
     /// The kernel took bytes; what it did not take comes back.
     Sent { token: Token, sequence: Option<Sequence>, outcome: io::Result<usize>, unsent: Option<P::Unsent> },
     /// A send may be gone on with ([`CompletionDriver::go_on`]), or cannot be.
@@ -81,6 +83,7 @@ impl<P: CompletionDriver> Completion<P> {
                 | Self::Accepted { .. }
                 | Self::Dialled { .. }
                 | Self::Received { .. }
+                | Self::Reset { .. }
                 | Self::Handed { .. }
         )
     }
@@ -253,8 +256,8 @@ pub(super) trait CompletionDriver: Sized + 'static {
     /// Receives until stopped, or until the completion says that it ended; at the latest when as much has come in as a
     /// connection may receive in a row, where the kernel can count that.
     fn receive(&mut self, token: Token, sequence: Sequence, socket: &Self::Socket, policy: &Policy);
-    /// Reports as a failure of the receive that stays armed a reset which that has missed. For ports where it may miss
-    /// one while it is being armed.
+    /// Reports a reset that the receive which stays armed has missed. For ports where it may miss one while it is being
+    /// armed.
     fn look_for_reset(&mut self, token: Token, socket: &Self::Socket) {
         let _ = (token, socket);
     }

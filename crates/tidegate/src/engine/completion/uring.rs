@@ -16,7 +16,8 @@
 //! one.
 //!
 //! # What it costs
-//! The pool (`buffers` x `buffer_bytes` for each thread) and a submission and a completion for each operation. A
+//! The pool (`buffers` x `buffer_bytes` for each thread) and a submission and a completion for each operation. After the
+//! first data of a receive that stays armed, unless it is answered at once, there is one more: a look for a reset. A
 //! connection that another thread is to serve is sent to that one's ring (`IORING_OP_MSG_RING`), which interrupts its
 //! thread.
 //!
@@ -40,7 +41,9 @@ use tidegate_os::descriptor::OwnedFd;
 use tidegate_os::ring::{
     Completion as Raw, Handle, Payload, Purpose, Ring, RingAddress, RingSetup, Slots, Tells, can_hand_on,
 };
-use tidegate_os::socket::{Blocking, Listener, More, Stream, is_out_of_buffers, raw_address};
+use tidegate_os::socket::{
+    Blocking, Listener, More, Stream, is_out_of_buffers, is_out_of_memory, raw_address,
+};
 use tidegate_os::waker::Waker;
 
 use super::entry::SendResult;
@@ -607,8 +610,9 @@ impl Uring {
                 Completion::SendFinished { token, outcome: raw.result.map(drop) }
             }
             k if k == Kind::LookedForReset as u64 => match raw.result {
-                Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
-                    Completion::Received { token, sequence: None, outcome: Err(e), ended: false }
+                // What the look itself had no memory for says nothing of the stream.
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock && !is_out_of_memory(&error) => {
+                    Completion::Reset { token, error }
                 }
                 _ => Completion::Ignored,
             },

@@ -224,22 +224,21 @@ impl SimPort {
         }
         // Where several are posted each of them fails, as on Windows; Linux reports the error once.
         let each_fails = world.sockets[id].cut().filter(|_| !world.moods.endless);
-        let outcome = match world.memory_error(id).map_or_else(|| world.receive(id, most), Err) {
-            Ok(0) if each_fails.is_some() => {
-                Err(each_fails.map_or(ErrorKind::NotConnected.into(), Into::into))
-            }
-            Ok(0) => {
+        let received = world.memory_error(id).map_or_else(|| world.receive(id, most), Err);
+        let outcome = match (received, each_fails) {
+            (Ok(0), Some(errno)) => Err(errno.into()),
+            (Ok(0), None) => {
                 world.was_received(id, 0);
                 Ok(self.empty_buffer(world))
             }
-            Ok(n) => {
+            (Ok(n), _) => {
                 self.buffers -= 1;
                 let mut bytes = vec![0; n as usize];
                 world.sockets[id].copy_arrived(&mut bytes);
                 world.was_received(id, n);
                 Ok(Some(Buffer(bytes)))
             }
-            Err(e) => Err(e),
+            (Err(e), _) => Err(e),
         };
         let went_on = matches!(&outcome, Ok(Some(buffer)) if !buffer.0.is_empty());
         let ended = !went_on || what != Receives::Endless || world.chance(world.moods.ends);
@@ -436,7 +435,7 @@ impl SimPort {
                 let nothing = Taken { direction: Direction::Send, bytes: 0, short: false };
                 world.take(id, None, nothing);
             }
-            Completion::Accepted { .. } | Completion::Woken => {}
+            Completion::Accepted { .. } | Completion::Woken | Completion::Reset { .. } => {}
             Completion::Behind | Completion::Ignored => {}
             Completion::Handed { .. } | Completion::HandedOn { .. } => unreachable!("there is one thread"),
             Completion::Stopped { .. } | Completion::StoppedSending { .. } => {}

@@ -135,10 +135,9 @@ impl SimPort {
                 Submission::LookForReset(token, id) => {
                     let socket = &mut world.sockets[id];
                     if !socket.has_unread()
-                        && let Some(outcome) = socket.break_error().map(Err)
+                        && let Some(error) = socket.break_error()
                     {
-                        let reset = Completion::Received { token, sequence: None, outcome, ended: false };
-                        self.completed.push_back((Some(id), reset));
+                        self.completed.push_back((Some(id), Completion::Reset { token, error }));
                     }
                 }
                 Submission::StopSending(token) => {
