@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::engine::{self, Command, CommandQueue, EngineConfig, Model};
 use crate::policy::Policy;
+use crate::proto::erased::erase;
 use crate::server::{StartError, Threads, check, choose};
 use crate::service::{Dial, MailboxError, Service};
 use crate::stats::Stats;
@@ -55,7 +56,7 @@ impl<S: Service> Client<S> {
         check(&self.service, &self.policy)?;
         let model = choose(self.model, &self.policy)?;
         engine::check_client(model, &self.policy)?;
-        let config = EngineConfig::new(Arc::new(self.service), self.policy, None);
+        let config = EngineConfig::new(erase(self.service), self.policy, None);
         let started = engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
         let threads = Threads::new(started);
         let dialler = Dialler { command_queues: threads.command_queues.clone().into(), next: Arc::default() };

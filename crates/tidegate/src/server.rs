@@ -19,7 +19,7 @@ use tidegate_os::socket::{Blocking, ListenOptions, Listener};
 use crate::engine::{self, Availability, Command, CommandQueue, EngineConfig, EngineHandle, Growth, Model};
 use crate::policy::accept::deferral;
 use crate::policy::{DatagramPath, Policy, PolicyError};
-use crate::proto::erased::ErasedService;
+use crate::proto::erased::{ErasedService, erase};
 use crate::service::Service;
 use crate::stats::{Counters, Stats, each, sum};
 
@@ -275,14 +275,7 @@ impl<S: Service> Server<S> {
         local_addr: Endpoint,
         file: Option<SocketFile>,
     ) -> BoundServer {
-        BoundServer {
-            service: Arc::new(self.service),
-            policy: self.policy,
-            model,
-            listener,
-            local_addr,
-            file,
-        }
+        BoundServer { service: erase(self.service), policy: self.policy, model, listener, local_addr, file }
     }
 
     fn listen_options(&self) -> ListenOptions {

@@ -1,6 +1,7 @@
 //! The type-erased service that engines use.
 
 use std::io;
+use std::sync::Arc;
 
 use super::session::{Service, Session};
 use crate::policy::{Policy, PolicyError};
@@ -12,7 +13,7 @@ use crate::types::{Dial, Peer, Refusal, ServiceOptions};
 pub(crate) trait ErasedService: Send + Sync + 'static {
     /// See [`Service::open`].
     fn open_erased(&self, peer: &Peer) -> Result<Box<dyn Session>, Refusal>;
-    /// See [`Service::options`].
+    /// What [`Service::options`] said when the service was erased.
     fn options(&self) -> ServiceOptions;
     /// See [`Service::check_limits`].
     fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError>;
@@ -20,20 +21,31 @@ pub(crate) trait ErasedService: Send + Sync + 'static {
     fn dial_failed(&self, dial: &Dial, error: &io::Error);
 }
 
-impl<S: Service> ErasedService for S {
+/// Erases the type of the sessions. The service is asked for its options here, on the caller's thread, and not again:
+/// limits are derived from them, and a panic of the application would end an I/O thread.
+pub(crate) fn erase(service: impl Service) -> Arc<dyn ErasedService> {
+    Arc::new(Erased { options: service.options(), service })
+}
+
+struct Erased<S> {
+    service: S,
+    options: ServiceOptions,
+}
+
+impl<S: Service> ErasedService for Erased<S> {
     fn open_erased(&self, peer: &Peer) -> Result<Box<dyn Session>, Refusal> {
-        Ok(Box::new(Service::open(self, peer)?))
+        Ok(Box::new(self.service.open(peer)?))
     }
 
     fn options(&self) -> ServiceOptions {
-        Service::options(self)
+        self.options
     }
 
     fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
-        Service::check_limits(self, policy)
+        self.service.check_limits(policy)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
-        Service::dial_failed(self, dial, error);
+        self.service.dial_failed(dial, error);
     }
 }

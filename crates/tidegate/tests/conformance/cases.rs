@@ -46,6 +46,7 @@ cases! {
     a_panic_costs_one_connection,
     a_reset_by_the_peer_is_counted_once,
     a_reset_is_not_an_end,
+    a_service_is_asked_once_what_it_needs,
     a_service_may_refuse,
     a_service_may_speak_first,
     a_shutdown_reaches_nobody_else,

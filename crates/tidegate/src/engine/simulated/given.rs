@@ -11,6 +11,7 @@ use super::shelf::SimulatedFiles;
 use super::socket::{GivenBytes, SimulatedSocket};
 use super::world::World;
 use crate::policy::Policy;
+use crate::proto::erased::erase;
 use crate::service::{CloseReason, Service};
 use crate::stats::Stats;
 
@@ -41,7 +42,7 @@ pub(crate) fn play<S: Service>(
     for (socket, exchange) in world.sockets.iter_mut().zip(exchanges) {
         socket.given = Some(GivenBytes { says: exchange.sends.clone(), taken: Vec::new(), cut: None });
     }
-    let (stats, world) = super::play(world, Arc::new(Observed(service)), &script, completes, waker)?;
+    let (stats, world) = super::play(world, erase(Observed(service)), &script, completes, waker)?;
     let mut pairs = world.sockets.iter().zip(exchanges).enumerate();
     pairs.try_for_each(|(id, (socket, exchange))| compare(id, socket, &exchange.expects))?;
     Ok(stats)

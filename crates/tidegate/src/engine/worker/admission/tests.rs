@@ -12,6 +12,7 @@ use crate::engine::EngineConfig;
 use crate::engine::worker::registry::{AcceptStep, ConnectionRegistry, Order, RegistrySlot};
 use crate::policy::Policy;
 use crate::policy::accept::{Admission, EXHAUSTION_PAUSE};
+use crate::proto::erased::erase;
 use crate::stats::{Counters, Stats, Writers, sum};
 use crate::{Consumed, Outbox, Peer, Refusal, Service, Session};
 
@@ -34,7 +35,7 @@ impl Session for Deaf {
 
 /// What the engine of such a server is given.
 pub(in crate::engine) fn config(policy: Policy) -> EngineConfig {
-    EngineConfig::new(Arc::new(Deaf), policy, None)
+    EngineConfig::new(erase(Deaf), policy, None)
 }
 
 /// The registry of a server, as `blocking`, `pool` and `tokio` have it.
