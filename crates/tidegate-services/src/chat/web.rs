@@ -7,7 +7,7 @@ use tidegate::{CloseReason, Mail, Outbox, Peer, Refusal};
 
 use super::member::{Member, Next, Speaks};
 use super::registry::RoomRegistry;
-use crate::websocket::{CloseCode, Message, MessageFlow, MessageService, MessageSession};
+use crate::websocket::{CloseCode, MessageFlow, MessageService, MessageSession, WebSocketMessage};
 
 /// The built-in page.
 const PAGE: &str = include_str!("page.html");
@@ -48,10 +48,10 @@ fn without_query(path: &str) -> &str {
 pub struct WebMember(Member);
 
 impl MessageSession for WebMember {
-    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_>) -> MessageFlow {
+    fn on_message(&mut self, message: WebSocketMessage<'_>, out: &mut Outbox<'_>) -> MessageFlow {
         match message {
-            Message::Text(line) => flow(self.0.hear(line, out)),
-            Message::Binary(_) => MessageFlow::Close(CloseCode::Unsupported, "text messages only"),
+            WebSocketMessage::Text(line) => flow(self.0.hear(line, out)),
+            WebSocketMessage::Binary(_) => MessageFlow::Close(CloseCode::Unsupported, "text messages only"),
         }
     }
 

@@ -16,7 +16,7 @@ use tungstenite::protocol::frame::coding::OpCode;
 use tungstenite::protocol::frame::{CloseFrame, FrameHeader, Utf8Bytes};
 use tungstenite::protocol::{Message as Received, Role, WebSocketConfig, WebSocketContext};
 
-use super::{CloseCode, Message};
+use super::{CloseCode, WebSocketMessage};
 
 /// A WebSocket after its handshake.
 pub(super) struct WebSocketChannel {
@@ -34,22 +34,22 @@ pub(super) enum ChannelStep {
     /// A frame of this many bytes that the session does not see.
     Passed(usize),
     /// A frame of this many bytes that completes a message.
-    Message(usize, Content),
+    Message(usize, OwnedMessage),
     /// The WebSocket is closed, and the peer was notified: linger.
     Over,
 }
 
 /// A message, in the memory in which it was collected.
-pub(super) enum Content {
+pub(super) enum OwnedMessage {
     Text(Utf8Bytes),
     Binary(Bytes),
 }
 
-impl Content {
-    pub(super) fn message(&self) -> Message<'_> {
+impl OwnedMessage {
+    pub(super) fn message(&self) -> WebSocketMessage<'_> {
         match self {
-            Self::Text(text) => Message::Text(text),
-            Self::Binary(bytes) => Message::Binary(bytes),
+            Self::Text(text) => WebSocketMessage::Text(text),
+            Self::Binary(bytes) => WebSocketMessage::Binary(bytes),
         }
     }
 }
@@ -93,8 +93,8 @@ impl WebSocketChannel {
         }
         let mut pipe = WebSocketIo { input: &input[..bytes], out };
         match self.context.read(&mut pipe) {
-            Ok(Received::Text(text)) => ChannelStep::Message(bytes, Content::Text(text)),
-            Ok(Received::Binary(content)) => ChannelStep::Message(bytes, Content::Binary(content)),
+            Ok(Received::Text(text)) => ChannelStep::Message(bytes, OwnedMessage::Text(text)),
+            Ok(Received::Binary(content)) => ChannelStep::Message(bytes, OwnedMessage::Binary(content)),
             // A pong or the answer to a close is due.
             Ok(_) => match self.context.flush(&mut pipe) {
                 Ok(()) => ChannelStep::Passed(bytes),

@@ -2,7 +2,7 @@
 
 use tidegate::{Outbox, Peer, Refusal};
 
-use super::{Message, MessageFlow, MessageService, MessageSession, frame};
+use super::{MessageFlow, MessageService, MessageSession, WebSocketMessage, frame};
 
 /// Sends every message back, text as text.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,10 +21,10 @@ impl MessageService for EchoMessages {
 }
 
 impl MessageSession for EchoMessagesSession {
-    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_>) -> MessageFlow {
+    fn on_message(&mut self, message: WebSocketMessage<'_>, out: &mut Outbox<'_>) -> MessageFlow {
         match message {
-            Message::Text(text) => frame::send_text(out, text),
-            Message::Binary(bytes) => frame::send_binary(out, bytes),
+            WebSocketMessage::Text(text) => frame::send_text(out, text),
+            WebSocketMessage::Binary(bytes) => frame::send_binary(out, bytes),
         }
         MessageFlow::Continue
     }

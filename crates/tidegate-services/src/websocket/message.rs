@@ -2,7 +2,7 @@
 
 /// A message of the peer, complete and unmasked. It is lent: what a session keeps, it copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message<'a> {
+pub enum WebSocketMessage<'a> {
     /// A text; it is UTF-8.
     Text(&'a str),
     /// Bytes.

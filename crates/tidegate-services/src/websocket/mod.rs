@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `request` | the HTTP request: an upgrade or a page |
 //! | `channel` | frames in, messages out; control frames and the closing handshake |
-//! | `message` | [`Message`] and [`CloseCode`] |
+//! | `message` | [`WebSocketMessage`] and [`CloseCode`] |
 //! | [`frame`] | messages as frames, for one peer or shared by many |
 //! | `session` | one connection |
 //! | [`EchoMessages`] | echo, for test suites |
@@ -32,7 +32,7 @@ use tidegate::{CloseReason, Mail, Outbox, Peer, Policy, PolicyError, Refusal, Se
 use crate::http::Access;
 
 pub use echo::{EchoMessages, EchoMessagesSession};
-pub use message::{CloseCode, Message};
+pub use message::{CloseCode, WebSocketMessage};
 pub use session::WebSocketSession;
 
 /// Creates one [`MessageSession`] for each WebSocket.
@@ -60,7 +60,7 @@ pub trait MessageSession: Send + 'static {
     }
 
     /// A message has arrived, with all its fragments.
-    fn on_message(&mut self, message: Message<'_>, out: &mut Outbox<'_>) -> MessageFlow;
+    fn on_message(&mut self, message: WebSocketMessage<'_>, out: &mut Outbox<'_>) -> MessageFlow;
 
     /// Whether the next message is accepted now. If not, the peer is held back until mail changes that.
     fn takes_more(&self) -> bool {

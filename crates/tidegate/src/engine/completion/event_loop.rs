@@ -296,7 +296,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         }
     }
 
-    /// The end of the stream, unless it has broken off and a send was told of that: what is left of the send finds out.
+    /// The end of the stream, unless it has broken off and a send has received the error: what is left of it will fail.
     fn ended(&mut self, token: Token) {
         let Some(entry) = self.table.get_mut(token) else { return };
         entry.end_waits = entry.cut;

@@ -65,7 +65,7 @@ pub(super) struct Flying {
     pub(super) sends: usize,
     /// A send was not taken whole, and the loop does not know yet.
     pub(super) fell_short: bool,
-    /// The last one to complete was ended by a failure that nobody was told of, or on request.
+    /// The last one to complete was ended by a failure that it does not report, or on request.
     pub(super) cut: bool,
     pub(super) finish: bool,
     pub(super) dial: bool,
