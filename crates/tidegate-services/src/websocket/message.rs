@@ -33,6 +33,8 @@ pub enum CloseCode {
     Restart,
     /// 1013: the server is overloaded; the peer may try again later.
     Again,
+    /// 1014: the server is a gateway, and what is behind it has failed.
+    BadGateway,
     /// A code of the application, from 3000 to 4999. Any other number is sent as [`Error`](Self::Error).
     Application(u16),
 }
@@ -53,6 +55,7 @@ impl CloseCode {
             Self::Error | Self::Application(_) => 1011,
             Self::Restart => 1012,
             Self::Again => 1013,
+            Self::BadGateway => 1014,
         }
     }
 }

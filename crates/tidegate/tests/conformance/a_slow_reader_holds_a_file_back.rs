@@ -1,13 +1,16 @@
 //! A peer that does not read holds up its own file, and nobody else of its thread; when it reads, all of it comes. One
-//! that reads nothing for too long is cut off.
+//! that reads nothing for too long is cut off. That it has finished sending is known meanwhile.
 
 use std::io::Write;
+use std::net::Shutdown;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use tidegate::{CloseReason, Consumed, FileRange, Model, Outbox, Session};
+use tidegate::policy::OutboxMarks;
+use tidegate::{CloseReason, Consumed, FileRange, Flow, Model, Outbox, Session};
 
-use crate::kit::{self, Ending, Tape};
+use crate::kit::{self, Ending, Tape, Witness};
 
 on_every_model!(case);
 
@@ -15,7 +18,7 @@ on_every_model!(case);
 const TOTAL: usize = 24 << 20;
 
 /// Answers `go` with the file, and sends everything else back.
-struct Sender(Arc<std::fs::File>);
+struct Sender(Arc<std::fs::File>, Arc<Witness>);
 
 impl Session for Sender {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
@@ -25,6 +28,11 @@ impl Session for Sender {
         }
         Consumed::all(input)
     }
+
+    fn on_end(&mut self, _: &mut Outbox<'_>) -> Flow {
+        self.1.ends.fetch_add(1, SeqCst);
+        Flow::Close
+    }
 }
 
 fn case(model: Model) {
@@ -32,9 +40,10 @@ fn case(model: Model) {
     let mut file = tempfile::tempfile().expect("a file");
     file.write_all(&tape.first(TOTAL)).expect("write");
     let file = Arc::new(file);
+    let witness = Arc::new(Witness::default());
     let serve = |policy| {
-        let file = file.clone();
-        kit::serve(model, policy, kit::sessions(move || Sender(file.clone())))
+        let (file, seen) = (file.clone(), witness.clone());
+        kit::serve(model, policy, kit::sessions(move || Sender(file.clone(), seen.clone())))
     };
 
     let narrow = kit::with_threads(model, 1).socket_send_buffer(Some(64 * 1024));
@@ -59,6 +68,16 @@ fn case(model: Model) {
     kit::until("both have gone", || server.stats().closed_total() == 2);
     let stats = kit::finish(server);
     assert_eq!(stats.closed_by(CloseReason::Finished), 2, "{stats:?}");
+
+    let server = serve(narrow.clone().outbox(OutboxMarks::default().low(TOTAL).high(2 * TOTAL)));
+    let mut finished = kit::connect_narrow(server.local_addr());
+    finished.write_all(b"go").expect("send");
+    kit::hear(&mut finished, 1);
+    finished.shutdown(Shutdown::Write).expect("finish");
+    kit::until("the end is known", || witness.ends.load(SeqCst) == 3);
+    let (heard, ending) = kit::hear_all(&mut finished);
+    assert_eq!((heard.len(), ending), (TOTAL - 1, Ending::EndOfStream));
+    kit::finish(server);
 
     let server = serve(narrow.send_timeout(Some(Duration::from_millis(300))));
     let mut stuck = kit::connect_narrow(server.local_addr());

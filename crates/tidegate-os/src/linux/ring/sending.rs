@@ -48,9 +48,10 @@ impl Ring {
     /// at least a segment.
     pub const MOST_AT_ONCE: usize = 128 * 1024;
 
-    /// Whether a send of which so much was taken was one of those that the kernel sends until all of them are.
-    pub fn sends_whole(taken: usize, unsent: &Payload) -> bool {
-        taken + bytes_in(unsent) <= Self::MOST_AT_ONCE
+    /// Whether so much of a payload was taken by a send that goes on until all bytes are sent, and ended before.
+    pub fn is_cut(taken: usize, unsent: &Payload) -> bool {
+        let left = bytes_in(unsent); // what is left of a file, and not read, was not handed over
+        left > 0 && taken + left <= Self::MOST_AT_ONCE
     }
 
     /// Sends `payload` in order: all of it, or if it is [more than that](Self::MOST_AT_ONCE) as much as the socket

@@ -420,7 +420,7 @@ impl CompletionDriver for Uring {
     /// A send with `MSG_WAITALL` that has taken something, waits, and then fails, returns what it has taken (`io_send` of
     /// `io_uring/net.c`). The kernel has reported the error of the socket then.
     fn is_cut(&self, socket: &RingSocket, taken: usize, unsent: &Payload) -> bool {
-        matches!(socket, RingSocket::Kernel(_)) && Ring::sends_whole(taken, unsent)
+        matches!(socket, RingSocket::Kernel(_)) && Ring::is_cut(taken, unsent)
     }
 
     fn go_on(

@@ -195,8 +195,8 @@ impl CompletionDriver for SimPort {
         }
     }
 
-    fn is_cut(&self, socket: &Slot, _: usize, _: &SimUnsent) -> bool {
-        with(|world| world.sockets[socket.id].flying.cut)
+    fn is_cut(&self, socket: &Slot, _: usize, unsent: &SimUnsent) -> bool {
+        matches!(unsent, SimUnsent::Bytes(_)) && with(|world| world.sockets[socket.id].flying.cut)
     }
 
     fn go_on(
