@@ -343,6 +343,7 @@ impl SharedConnection {
         self.dispatch(Event::Opened);
         while self.wait_until_wanted() {
             let event = match self.stream.receive(buffer) {
+                Ok(0) if self.is_broken() => Event::Failed(io::ErrorKind::ConnectionReset),
                 Ok(0) => Event::PeerEnded,
                 Ok(n) => Event::Received(&buffer[..n]),
                 // The second: a socket in a sockmap, woken for something else than input (docs/fastpath.md).
@@ -355,6 +356,14 @@ impl SharedConnection {
             self.counters.events.add(1);
             self.dispatch(event);
         }
+    }
+
+    /// Whether what was received as the end is none: Linux reports a reset once, and the sending thread may have received
+    /// it. A send of nothing waits for nothing, and fails on a connection that is gone. On a Unix socket it would also
+    /// fail after the peer has closed; the sending thread learns that by itself.
+    fn is_broken(&self) -> bool {
+        let is_tcp = || local_addr(&self.stream).is_some();
+        self.lock().sends && is_tcp() && self.stream.send(&[]).is_err()
     }
 
     /// Sleeps until the connection wants input; `false` when it is over.
