@@ -358,12 +358,9 @@ impl SharedConnection {
         }
     }
 
-    /// Whether what was received as the end is none: Linux reports a reset once, and the sending thread may have received
-    /// it. A send of nothing waits for nothing, and fails on a connection that is gone. On a Unix socket it would also
-    /// fail after the peer has closed; the sending thread learns that by itself.
+    /// Whether what was received as the end is none: the sending thread may have received the error of a reset.
     fn is_broken(&self) -> bool {
-        let is_tcp = || local_addr(&self.stream).is_some();
-        self.lock().sends && is_tcp() && self.stream.send(&[]).is_err()
+        self.lock().sends && self.stream.is_broken()
     }
 
     /// Sleeps until the connection wants input; `false` when it is over.
