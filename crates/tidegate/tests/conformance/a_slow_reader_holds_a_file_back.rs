@@ -74,9 +74,16 @@ fn case(model: Model) {
     finished.write_all(b"go").expect("send");
     kit::hear(&mut finished, 1);
     finished.shutdown(Shutdown::Write).expect("finish");
+    // Under Wine a blocking receive hears of the end only when a send of the other thread has come back.
+    let reads = cfg!(windows) && model == Model::Blocking;
+    let mut before = 1;
+    while reads && witness.ends.load(SeqCst) < 3 {
+        before += kit::hear_some(&mut finished, &mut buffer).expect("receive");
+    }
     kit::until("the end is known", || witness.ends.load(SeqCst) == 3);
+    assert!(before < TOTAL, "the end was known only when all had come");
     let (heard, ending) = kit::hear_all(&mut finished);
-    assert_eq!((heard.len(), ending), (TOTAL - 1, Ending::EndOfStream));
+    assert_eq!((before + heard.len(), ending), (TOTAL, Ending::EndOfStream));
     kit::finish(server);
 
     let server = serve(narrow.send_timeout(Some(Duration::from_millis(300))));
