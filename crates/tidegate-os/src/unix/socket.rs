@@ -430,6 +430,13 @@ impl Stream {
         self.0.send_with_flags(bytes, NO_SIGNAL)
     }
 
+    /// Whether a TCP connection was reset, though a receive says that it has ended: the error of a socket is reported
+    /// once. A send of nothing waits for nothing, and fails then. On a Unix socket it would also fail after the peer
+    /// has closed.
+    pub fn is_broken(&self) -> bool {
+        local_addr(&self.0).is_some() && self.send(&[]).is_err()
+    }
+
     /// Sends several buffers in one call; may take less than all of them.
     #[inline]
     pub fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {

@@ -304,6 +304,11 @@ impl Stream {
         }
     }
 
+    /// Whether a connection was reset, though a receive says that it has ended: here each receive reports a reset.
+    pub fn is_broken(&self) -> bool {
+        false
+    }
+
     /// Sends several buffers in one call; may take less than all of them.
     #[inline]
     pub fn send_vectored(&self, slices: &[IoSlice<'_>], _more: More) -> io::Result<usize> {

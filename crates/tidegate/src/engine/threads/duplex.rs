@@ -343,6 +343,7 @@ impl SharedConnection {
         self.dispatch(Event::Opened);
         while self.wait_until_wanted() {
             let event = match self.stream.receive(buffer) {
+                Ok(0) if self.is_broken() => Event::Failed(io::ErrorKind::ConnectionReset),
                 Ok(0) => Event::PeerEnded,
                 Ok(n) => Event::Received(&buffer[..n]),
                 // The second: a socket in a sockmap, woken for something else than input (docs/fastpath.md).
@@ -355,6 +356,11 @@ impl SharedConnection {
             self.counters.events.add(1);
             self.dispatch(event);
         }
+    }
+
+    /// Whether what was received as the end is none: the sending thread may have received the error of a reset.
+    fn is_broken(&self) -> bool {
+        self.lock().sends && self.stream.is_broken()
     }
 
     /// Sleeps until the connection wants input; `false` when it is over.
