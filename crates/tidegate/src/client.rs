@@ -53,10 +53,11 @@ impl<S: Service> Client<S> {
     /// An invalid policy or invalid [limits of the service](Service::check_limits), an unavailable model, or the
     /// system has no thread, ring or memory left.
     pub fn start(self) -> Result<RunningClient, StartError> {
-        check(&self.service, &self.policy)?;
+        let service = erase(self.service);
+        check(&*service, &self.policy)?;
         let model = choose(self.model, &self.policy)?;
         engine::check_client(model, &self.policy)?;
-        let config = EngineConfig::new(erase(self.service), self.policy, None);
+        let config = EngineConfig::new(service, self.policy, None);
         let started = engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
         let threads = Threads::new(started);
         let dialler = Dialler { command_queues: threads.command_queues.clone().into(), next: Arc::default() };

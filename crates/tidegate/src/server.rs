@@ -232,14 +232,13 @@ impl<S: Service> Server<S> {
     }
 
     fn bind_to(self, at: Endpoint) -> Result<BoundServer, StartError> {
-        check(&self.service, &self.policy)?;
-        let model = choose(self.model, &self.policy)?;
-        engine::check_endpoint(&at, &self.policy)?;
+        let (service, policy, model) = self.checked()?;
+        engine::check_endpoint(&at, &policy)?;
         let listen = |error| StartError::Listen { at: at.clone(), error };
-        let listener = Listener::bind(&at, &self.listen_options()).map_err(listen)?;
+        let listener = Listener::bind(&at, &listen_options(&*service, &policy)).map_err(listen)?;
         let file = at.path().map(SocketFile::at).transpose().map_err(listen)?;
         let local_addr = listener.local_addr().map_err(listen)?;
-        Ok(self.bound(model, listener, local_addr, file))
+        Ok(BoundServer { service, policy, model, listener, local_addr, file })
     }
 
     /// Accepts from a TCP or Unix stream socket that listens already: from a service manager, or from a predecessor
@@ -254,45 +253,41 @@ impl<S: Service> Server<S> {
     /// An invalid policy or invalid [limits of the service](Service::check_limits), an unavailable model, or a
     /// descriptor that is not a listening stream socket.
     pub fn listen_on(self, socket: OwnedFd) -> Result<BoundServer, StartError> {
-        check(&self.service, &self.policy)?;
-        let model = choose(self.model, &self.policy)?;
+        let (service, policy, model) = self.checked()?;
         let adopt = |error| StartError::Adopt { error };
-        let listener = Listener::adopt(socket, &self.listen_options()).map_err(adopt)?;
+        let listener = Listener::adopt(socket, &listen_options(&*service, &policy)).map_err(adopt)?;
         let local_addr = listener.local_addr().map_err(adopt)?;
-        engine::check_endpoint(&local_addr, &self.policy)?;
+        engine::check_endpoint(&local_addr, &policy)?;
         if model == Model::Uring {
             // The others say for themselves that they need the contrary.
             listener.set_blocking(Blocking::Waits).map_err(adopt)?;
         }
-        Ok(self.bound(model, listener, local_addr, None))
+        Ok(BoundServer { service, policy, model, listener, local_addr, file: None })
     }
 
-    /// Erases the service's type.
-    fn bound(
-        self,
-        model: Model,
-        listener: Listener,
-        local_addr: Endpoint,
-        file: Option<SocketFile>,
-    ) -> BoundServer {
-        BoundServer { service: erase(self.service), policy: self.policy, model, listener, local_addr, file }
+    /// The service without its type, asked for what it needs this once, and the model, if all of it fits together.
+    fn checked(self) -> Result<(Arc<dyn ErasedService>, Policy, Model), StartError> {
+        let service = erase(self.service);
+        check(&*service, &self.policy)?;
+        let model = choose(self.model, &self.policy)?;
+        Ok((service, self.policy, model))
     }
+}
 
-    fn listen_options(&self) -> ListenOptions {
-        ListenOptions {
-            backlog: self.policy.accept.backlog,
-            defer_accept: deferral(&self.policy).filter(|_| !self.service.options().speaks_first),
-            fast_open: self.policy.accept.fast_open,
-            send_buffer: self.policy.socket_send_buffer,
-            receive_buffer: self.policy.socket_receive_buffer,
-            busy_poll: self.policy.busy_poll,
-            loopback: self.policy.fast_path.map_or(Loopback::Tcp, |_| Loopback::Fast),
-        }
+fn listen_options(service: &dyn ErasedService, policy: &Policy) -> ListenOptions {
+    ListenOptions {
+        backlog: policy.accept.backlog,
+        defer_accept: deferral(policy).filter(|_| !service.options().speaks_first),
+        fast_open: policy.accept.fast_open,
+        send_buffer: policy.socket_send_buffer,
+        receive_buffer: policy.socket_receive_buffer,
+        busy_poll: policy.busy_poll,
+        loopback: policy.fast_path.map_or(Loopback::Tcp, |_| Loopback::Fast),
     }
 }
 
 /// Checks a policy, and that the service can run under it.
-pub(crate) fn check(service: &impl Service, policy: &Policy) -> Result<(), PolicyError> {
+pub(crate) fn check(service: &dyn ErasedService, policy: &Policy) -> Result<(), PolicyError> {
     policy.check()?;
     policy.check_dials(service.options().dials)?;
     service.check_limits(policy)
