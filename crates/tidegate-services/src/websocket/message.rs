@@ -9,7 +9,7 @@ pub enum WebSocketMessage<'a> {
     Binary(&'a [u8]),
 }
 
-/// Why a WebSocket is closed, as the peer is told (RFC 6455, section 7.4.1).
+/// Why a WebSocket is closed: the status code of the close frame (RFC 6455, section 7.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CloseCode {

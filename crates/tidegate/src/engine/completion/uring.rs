@@ -16,8 +16,8 @@
 //! one.
 //!
 //! # What it costs
-//! The pool (`buffers` x `buffer_bytes` for each thread) and a submission and a completion for each operation. After the
-//! first data of a receive that stays armed, unless it is answered at once, there is one more: a look for a reset. A
+//! The pool (`buffers` x `buffer_bytes` for each thread) and a submission and a completion for each operation. There is
+//! one more after the first data of a receive that stays armed, unless it is answered at once: a look for a reset. A
 //! connection that another thread is to serve is sent to that one's ring (`IORING_OP_MSG_RING`), which interrupts its
 //! thread.
 //!
@@ -417,7 +417,7 @@ impl CompletionDriver for Uring {
         }
     }
 
-    /// A send with `MSG_WAITALL` that has taken something, waits, and then fails, returns what it has taken (`io_send` of
+    /// A send with `MSG_WAITALL` that has taken something, waits and then fails returns what it has taken (`io_send` of
     /// `io_uring/net.c`). The kernel has reported the error of the socket then.
     fn is_cut(&self, socket: &RingSocket, taken: usize, unsent: &Payload) -> bool {
         matches!(socket, RingSocket::Kernel(_)) && Ring::is_cut(taken, unsent)

@@ -239,7 +239,12 @@ impl World {
         let twice = std::mem::replace(&mut socket.log.ended, true);
         // What it left for the time of its work, it has to be shown before.
         let too_early = matches!(socket.part.acts, Acts::Works { .. }) && consumed != shown;
-        if twice || !socket.end_seen || arrived != shown || too_early || socket.cut().is_some() {
+        if twice
+            || !socket.end_seen
+            || arrived != shown
+            || too_early
+            || socket.broken_before_its_end().is_some()
+        {
             self.fail(|| format!("session {id}: on_end after {consumed} of {shown} of {arrived} bytes"));
         }
     }

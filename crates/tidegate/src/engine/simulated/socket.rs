@@ -280,7 +280,7 @@ impl SimulatedSocket {
     }
 
     /// Why the stream breaks off before its end, if it does.
-    pub(super) fn cut(&self) -> Option<Errno> {
+    pub(super) fn broken_before_its_end(&self) -> Option<Errno> {
         self.broken.filter(|_| !self.peer_ended)
     }
 

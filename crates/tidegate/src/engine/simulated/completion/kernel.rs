@@ -223,7 +223,7 @@ impl SimPort {
             return self.complete_receive(at, true, world, outcome);
         }
         // Where several are posted each of them fails, as on Windows; Linux reports the error once.
-        let each_fails = world.sockets[id].cut().filter(|_| !world.moods.endless);
+        let each_fails = world.sockets[id].broken_before_its_end().filter(|_| !world.moods.endless);
         let received = world.memory_error(id).map_or_else(|| world.receive(id, most), Err);
         let outcome = match (received, each_fails) {
             (Ok(0), Some(errno)) => Err(errno.into()),
