@@ -360,7 +360,9 @@ impl SharedConnection {
 
     /// Whether what was received as the end is none: the sending thread may have received the error of a reset.
     fn is_broken(&self) -> bool {
-        self.lock().sends && self.stream.is_broken()
+        // Locked for the question too: in between, the sending thread could end its side, and no send is possible then.
+        let state = self.lock();
+        state.sends && self.stream.is_broken()
     }
 
     /// Sleeps until the connection wants input; `false` when it is over.
