@@ -41,7 +41,7 @@ fn case(model: Model) {
     kit::until("the other has left", || server.stats().open() == 0);
     let mut expected = vec![CloseReason::FirstByteTimeout; late as usize + 1];
     expected.push(CloseReason::Finished);
-    kit::finish(server); // a closing is counted a moment before its session learns of it
+    kit::finish(server);
     assert_eq!(witness.closings(), expected);
 }
 

@@ -133,8 +133,9 @@ impl Connection {
         self.state = ConnectionState::Closing(mode);
         self.queue.clear();
         self.input = Vec::new();
-        context.counters.closed[why as usize].add(1);
         // A panic here can only damage the session's own state, which is dropped with it.
         let _ = contain(|| self.session.on_close(why));
+        // Last: who sees the end counted finds what the session has done about it.
+        context.counters.closed[why as usize].add(1);
     }
 }
