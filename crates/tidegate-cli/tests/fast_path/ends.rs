@@ -166,21 +166,21 @@ fn shared(pid: u32) -> (usize, usize) {
     (maps.matches("memfd:tidegate").count(), held.count())
 }
 
-fn until(what: &str, met: impl Fn() -> bool) -> Duration {
+fn until(what: &str, met: impl Fn() -> bool) {
     let start = Instant::now();
     while !met() {
         assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
         std::thread::yield_now();
     }
-    start.elapsed()
 }
 
 fn a_killed_process_leaves_no_memory_behind() {
     for wait in ["block", "spin"] {
         for server_dies in [false, true] {
-            let (mut server, addr) = serve(&["--fast-path", "--wait", wait]);
+            // Nothing but the death of the other ends either of them before the condition has been waited for.
+            let (mut server, addr) = serve(&["--fast-path", "--wait", wait, "--send-timeout", "600"]);
             let mut client = Command::new(binary());
-            client.args(["load", "ping", &addr, "--fast-path", "-c", "4", "-d", "60", "--wait", wait]);
+            client.args(["load", "ping", &addr, "--fast-path", "-c", "4", "-d", "600", "--wait", wait]);
             let client = client.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
             let mut client = Running(client);
             let (here, there) = (client.0.id(), server.0.id());
@@ -189,8 +189,7 @@ fn a_killed_process_leaves_no_memory_behind() {
             });
             let (dies, lives) = if server_dies { (&mut server, here) } else { (&mut client, there) };
             dies.0.kill().expect("kill");
-            let noticed = until("the other has let go of it", || shared(lives) == (0, 0));
-            assert!(noticed < Duration::from_secs(1), "{noticed:?}");
+            until("the other has let go of it", || shared(lives) == (0, 0));
             dies.0.wait().expect("wait");
             let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
             let mut left = names.filter(|name| name.file_name().to_string_lossy().contains("tidegate"));

@@ -1,17 +1,16 @@
-//! A process that is killed at any moment leaves the other with a reset, at once, whichever of the two it is and
-//! whatever it did.
+//! A process that is killed at any moment leaves the other with a reset, without any time limit, whichever of the two
+//! it is and whatever it did.
 //!
 //! The other process is this test binary once more, told by the environment what to be.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate::policy::Wait;
-use tidegate::{CloseReason, Consumed, Endpoint, Model, Outbox, Session};
+use tidegate::{CloseReason, Consumed, Endpoint, Model, Outbox, Policy, Session};
 
 use super::player::{Game, MODELS, policy, waits};
 use crate::conformance::kit::{self, Deadline, Echo, Witness};
@@ -24,8 +23,6 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 const ROLE: &str = "TIDEGATE_FAST_PATH_ROLE";
-/// The most that the other side may take to notice.
-const NOTICED: Duration = Duration::from_secs(1);
 
 /// Takes everything and says nothing.
 struct Sink;
@@ -112,8 +109,8 @@ fn the_server_is_killed() {
             let _deadline = Deadline::new(format!("{model} {wait:?} {stopped}"));
             let mut server = Other::start(&format!("server {model}"), None);
             let addr = server.line("listening on ").parse::<Endpoint>().expect("an address");
-            let game = Game::new(1 << 30);
-            let client = game.play(&addr, model, policy(model, wait), 1);
+            let game = Game::new(usize::MAX / 2);
+            let client = game.play(&addr, model, unlimited(model, wait), 1);
             kit::until("bytes flow", || game.right() > 100_000);
             if stopped {
                 server.signal(Signal::STOP);
@@ -124,7 +121,7 @@ fn the_server_is_killed() {
             }
             assert_eq!(client.stats().fast_paths, 1);
             killed(server, &game.witness);
-            assert_eq!(client.stats().closed_by(CloseReason::Reset), 1);
+            kit::until("it is counted", || client.stats().closed_by(CloseReason::Reset) == 1);
         }
     }
 }
@@ -133,16 +130,19 @@ fn the_server_is_killed() {
 fn the_client_is_killed() {
     for (model, wait) in pairs() {
         let _deadline = Deadline::new(format!("{model} {wait:?}"));
-        let server = kit::serve(model, policy(model, wait), kit::sessions(|| Sink));
+        let server = kit::serve(model, unlimited(model, wait), kit::sessions(|| Sink));
         let client = Other::start(&format!("endless {}", server.local_addr()), None);
         kit::until("bytes flow", || server.stats().bytes_in > 100_000);
         assert_eq!(server.stats().fast_paths, 1);
-        let start = Instant::now();
         client.signal(Signal::KILL);
         kit::until("the server sees it", || server.stats().closed_by(CloseReason::Reset) == 1);
-        assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
         kit::finish(server);
     }
+}
+
+/// No time limit ends a connection: only the death of the peer does.
+fn unlimited(model: Model, wait: Wait) -> Policy {
+    policy(model, wait).first_byte_timeout(None).idle_timeout(None).send_timeout(None).min_rate(None)
 }
 
 fn pairs() -> impl Iterator<Item = (Model, Wait)> {
@@ -154,9 +154,7 @@ fn pairs() -> impl Iterator<Item = (Model, Wait)> {
 }
 
 fn killed(other: Other, witness: &Witness) {
-    let start = Instant::now();
     other.signal(Signal::KILL);
     kit::until("the reset is seen", || !witness.closings().is_empty());
-    assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
     assert_eq!(witness.closings(), [CloseReason::Reset]);
 }
