@@ -135,17 +135,17 @@ mod hyper_rt {
 
     use super::*;
 
-    /// How long a request may take to come.
+    /// How long the head of a request may take to come from somebody slow.
     const HEAD: Duration = Duration::from_millis(200);
 
-    /// Answers each request by its own body.
-    async fn serve(conn: Connection) {
+    /// Answers each request by its own body. `limit` is for the head of a request, and for the pause before it.
+    async fn serve(conn: Connection, limit: Duration) {
         let timer = conn.timer();
         let mirror = service_fn(async |request: Request<Incoming>| {
             Ok::<_, Infallible>(Response::new(request.into_body()))
         });
         let mut builder = http1::Builder::new();
-        let _ = builder.timer(timer).header_read_timeout(HEAD).serve_connection(conn, mirror).await;
+        let _ = builder.timer(timer).header_read_timeout(limit).serve_connection(conn, mirror).await;
     }
 
     /// The head of the next response, and as much of the body as it promises.
@@ -166,7 +166,7 @@ mod hyper_rt {
     #[test]
     fn a_server_of_hyper_runs_unchanged() {
         on_every_model(|model| {
-            let running = start(model, policy(model), service(serve));
+            let running = start(model, policy(model), service(|conn| serve(conn, kit::TIMEOUT)));
             let mut stream = connect(&running);
             for length in [0, 5, 300_000] {
                 let body = pattern(length);
@@ -181,8 +181,9 @@ mod hyper_rt {
                 assert!(back == body, "on {model}: {} of {length} bytes", back.len());
             }
             // Its time limit is kept by the connection's own timers.
+            let hasty = start(model, policy(model), service(|conn| serve(conn, HEAD)));
             let begun = Instant::now();
-            let mut slow = connect(&running);
+            let mut slow = connect(&hasty);
             slow.write_all(b"GET / HT").unwrap();
             let mut rest = Vec::new();
             let _ = slow.read_to_end(&mut rest);
