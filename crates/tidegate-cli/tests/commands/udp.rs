@@ -108,11 +108,12 @@ fn every_message_comes_back_on_every_path() {
 #[test]
 fn a_schedule_is_kept_message_by_message() {
     let server = Server::start(&["echo", "--threads", "1"]);
-    let (output, report) = load(&server.url, &["--rate", "2000", "-d", "0.5", "-c", "2", "--timeout", "20"]);
+    // The socket of the server can hold all of them at once: then nothing is lost if anybody stands still.
+    let (output, report) = load(&server.url, &["--rate", "400", "-d", "0.5", "-c", "2", "--timeout", "20"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let open = report.open_loop.unwrap();
-    assert_eq!((open.scheduled, open.rate_per_s), (1000, 2000.0));
-    assert_eq!(open.started + open.not_started, 1000);
+    assert_eq!((open.scheduled, open.rate_per_s), (200, 400.0));
+    assert_eq!(open.started + open.not_started, 200);
     assert_eq!(report.udp.unwrap().received, open.started);
     assert_eq!(number(&server.stop(), "datagrams_in"), open.started);
 }
