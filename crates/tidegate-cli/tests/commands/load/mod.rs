@@ -320,12 +320,21 @@ fn an_open_loop_counts_from_when_a_request_was_due() {
 fn requests_that_found_no_connection_free_are_missed() {
     let addr = bad_server(|mut stream| while let Ok(1..) = stream.read(&mut [0; 4096]) {});
     let args = ["load", "http", &addr.to_string(), "-c", "2", "-d", "0.1", "--rate", "1000"];
-    let output =
-        Command::new(TIDEGATE).args(args).args(["--timeout", "0.1", "--json", "-"]).output().unwrap();
-    let report = report(&output);
-    let open = report.open_loop.unwrap();
-    assert_eq!((open.scheduled, open.started, open.not_started, report.timed_out), (100, 2, 98, 2));
-    assert_eq!(output.status.code(), Some(1));
+    let begun = Instant::now();
+    loop {
+        let output =
+            Command::new(TIDEGATE).args(args).args(["--timeout", "0.1", "--json", "-"]).output().unwrap();
+        let report = report(&output);
+        let open = report.open_loop.as_ref().unwrap();
+        assert!(open.started <= 2 && report.timed_out == open.started, "{report:?}");
+        // A machine that stands still for as long as the window connects or begins nothing in time: try again.
+        if (report.connected, open.started) == (2, 2) {
+            assert_eq!((open.scheduled, open.not_started), (100, 98));
+            assert_eq!(output.status.code(), Some(1));
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "not once did both connections begin: {open:?}");
+    }
 }
 
 #[test]
