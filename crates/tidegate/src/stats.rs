@@ -21,7 +21,7 @@ macro_rules! counters {
             pub closed: [Counter; CloseReason::ALL.len()],
         }
 
-        /// The sum of the counters of all I/O threads at one moment.
+        /// The sum of the counters of all I/O threads, which are read one after the other and go on meanwhile.
         ///
         /// A test makes one of the default: `let mut stats = Stats::default(); stats.accepted = 3;`.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,7 +152,8 @@ impl Stats {
         self.closed.iter().sum()
     }
 
-    /// Connections that are open.
+    /// Connections that are open. The counters of several threads, and of one that works meanwhile, are read one after
+    /// the other: while connections come and go that is no snapshot, and may be a few more or less than ever were open.
     #[must_use]
     pub fn open(&self) -> u64 {
         self.accepted.saturating_sub(self.closed_total())
