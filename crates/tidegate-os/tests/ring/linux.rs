@@ -17,10 +17,10 @@ use tidegate_os::ring::{
     Completion, Handle, Payload, Purpose, Ring, RingSetup, Slot, Slots, Tells, can_hand_on,
 };
 use tidegate_os::socket::More;
-use tidegate_os::socket::{Blocking, Stream, peer_addr, raw_address};
+use tidegate_os::socket::{Blocking, Listener, Stream, peer_addr, raw_address};
 use tidegate_os::waker::Waker;
 
-use crate::kit::{DEADLINE, listener, pair, plain};
+use crate::kit::{DEADLINE, OPTIONS, listener, pair, plain};
 
 /// What a test needs and this system lacks: it is ignored with this reason.
 struct LeftOut(String);
@@ -314,7 +314,8 @@ fn more_than_the_queue_holds_is_handed_over_in_order() -> Ran {
 
 fn a_connection_is_dialled_or_the_error_comes() -> Ran {
     let mut bench = Bench::new(SETUP)?;
-    let listener = listener();
+    // Where no other test gets the port when it is free again.
+    let listener = Listener::bind(&"127.0.201.2:0".parse().unwrap(), &OPTIONS).unwrap();
     let to = listener.local_addr().unwrap();
     let near =
         Handle::from(OwnedFd::from(Stream::unconnected(&to, Some("127.0.0.1:0".parse().unwrap())).unwrap()));

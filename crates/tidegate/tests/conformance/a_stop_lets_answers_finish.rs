@@ -20,7 +20,8 @@ fn case(model: Model) {
         .drain_timeout(kit::slow(Duration::from_secs(45)))
         // so that most of each answer is still to be produced
         .socket_send_buffer(Some(64 * 1024));
-    let server = kit::serve(model, policy, service);
+    // Where no other test gets the port when it is free again.
+    let server = kit::serve_at((kit::any_loopback(), 0).into(), model, policy, service);
     let addr = server.local_addr().clone();
     let mut callers: Vec<_> = (0..CALLERS).map(|_| kit::connect_narrow(&addr)).collect();
     for stream in &mut callers {

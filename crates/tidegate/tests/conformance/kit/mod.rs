@@ -23,6 +23,7 @@ use tidegate::{Endpoint, Model, Policy, PolicyError, Running, Server, Service, S
 
 use crate::harness;
 
+pub use any_loopback::any_loopback;
 pub use callers::{
     EchoPeer, Ending, caller, connect, connect_from_anywhere, connect_narrow, connect_somehow, exchange,
     hear, hear_all, hear_some, reset,
@@ -181,8 +182,12 @@ pub fn kept_by(model: Model, policy: Policy, limit: &str) -> Option<Policy> {
 }
 
 /// Starts a server [somewhere].
-pub fn serve(model: Model, mut policy: Policy, service: impl Service) -> Running {
-    let at = somewhere();
+pub fn serve(model: Model, policy: Policy, service: impl Service) -> Running {
+    serve_at(somewhere(), model, policy, service)
+}
+
+/// Starts a server there.
+pub fn serve_at(at: Endpoint, model: Model, mut policy: Policy, service: impl Service) -> Running {
     if at.is_unix() {
         (policy.socket_send_buffer, policy.socket_receive_buffer) = (None, None); // refused there
     }
