@@ -75,7 +75,9 @@ fn while_the_server_begins_to_receive(model: Model) {
     let mut policy = kit::policy(model);
     policy.accept.defer = None; // it receives before there is data
     let server = kit::serve(model, policy, service);
+    let progress = kit::progress();
     for turn in 0..CONNECTIONS {
+        progress.step();
         let mut stream = kit::connect(server.local_addr());
         SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("linger");
         while server.stats().accepted == turn {

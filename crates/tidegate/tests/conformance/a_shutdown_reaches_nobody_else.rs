@@ -7,7 +7,7 @@ use std::thread;
 
 use tidegate::{Consumed, Endpoint, Flow, Model, Outbox, Session};
 
-use crate::kit::{self, Ending};
+use crate::kit::{self, Ending, Progress};
 
 on_every_model!(case);
 
@@ -34,12 +34,12 @@ fn case(model: Model) {
     let server = kit::serve(model, kit::with_threads(model, 1), kit::sessions(|| Once));
     let addr = server.local_addr();
     let (gone, over) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let (gone, over) = (&gone, &over);
+    let (gone, over, progress) = (&gone, &over, &kit::progress());
     let wrong: usize = thread::scope(|scope| {
         for _ in 0..CROWD {
             scope.spawn(move || come_and_go(addr, gone, over));
         }
-        let patient: Vec<_> = (0..PATIENT).map(|_| scope.spawn(move || wait_and_ask(addr, gone))).collect();
+        let patient: Vec<_> = (0..PATIENT).map(|_| scope.spawn(move || wait_and_ask(addr, gone, progress))).collect();
         let wrong = patient.into_iter().map(|thread| thread.join()).collect::<Vec<_>>();
         over.store(true, SeqCst);
         wrong.into_iter().map(|wrong| wrong.expect("a patient thread")).sum()
@@ -62,9 +62,10 @@ fn come_and_go(addr: &Endpoint, gone: &AtomicUsize, over: &AtomicBool) {
 }
 
 /// How many of its connections ended without their answer.
-fn wait_and_ask(addr: &Endpoint, gone: &AtomicUsize) -> usize {
+fn wait_and_ask(addr: &Endpoint, gone: &AtomicUsize, progress: &Progress) -> usize {
     let mut wrong = 0;
     for _ in 0..ROUNDS {
+        progress.step();
         let streams: Vec<_> = (0..AT_ONCE).map(|_| kit::connect_from_anywhere(addr)).collect();
         let enough = gone.load(SeqCst) + MEANWHILE;
         kit::until("others have come and gone", || gone.load(SeqCst) >= enough);

@@ -86,6 +86,7 @@ fn bursts(to: &Endpoint, count: usize) {
     let mut left = count;
     while left > 0 {
         let burst = left.min(AT_ONCE);
+        kit::progress().step();
         let mut streams: Vec<_> = (0..burst).map(|_| kit::connect(to)).collect();
         streams.iter_mut().for_each(|stream| stream.write_all(b"burst").expect("send"));
         streams.iter_mut().for_each(|stream| assert_eq!(kit::hear(stream, 5), b"burst"));
@@ -97,7 +98,9 @@ fn bursts(to: &Endpoint, count: usize) {
 /// Each comes when the one before it has its answer, so that nobody has anything to do; they stay for a while.
 fn slow_arrivals(to: &Endpoint, count: usize) {
     let mut streams: VecDeque<TcpStream> = VecDeque::new();
+    let progress = kit::progress();
     for _ in 0..count {
+        progress.step();
         let mut stream = kit::connect(to);
         kit::exchange(&mut stream, b"slow");
         streams.push_back(stream);
@@ -116,11 +119,12 @@ fn leave(stream: TcpStream) {
 
 /// Several callers make a connection for each request.
 fn requests(to: &Endpoint, count: usize) {
-    let begun = AtomicUsize::new(0);
+    let (begun, progress) = (AtomicUsize::new(0), kit::progress());
     thread::scope(|scope| {
         for _ in 0..CALLERS {
             scope.spawn(|| {
                 while begun.fetch_add(1, SeqCst) < count {
+                    progress.step();
                     call(to);
                 }
             });

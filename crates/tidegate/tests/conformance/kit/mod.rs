@@ -29,7 +29,7 @@ pub use callers::{
     hear, hear_all, hear_some, reset,
 };
 pub use closed_port::ClosedPort;
-pub use deadline::{Deadline, slow};
+pub use deadline::{Deadline, Progress, slow};
 pub use sessions::{Echo, HoldableEcho, Producer, Sessions, Witness, sessions};
 pub use tape::{Random, Tape};
 
@@ -93,8 +93,20 @@ pub fn is_fast() -> bool {
 
 /// Runs a case on a model under a [`Deadline`].
 pub fn run(module: &str, model: Model, case: fn(Model)) {
-    let _deadline = Deadline::new(format!("{module}::{model}"));
+    let deadline = Deadline::new(format!("{module}::{model}"));
+    PROGRESS.set(Some(deadline.progress()));
     case(model);
+    PROGRESS.set(None);
+}
+
+thread_local! {
+    /// That of the case that runs on this thread.
+    static PROGRESS: RefCell<Option<Progress>> = const { RefCell::new(None) };
+}
+
+/// For a long case of many steps: its time begins anew with each of them.
+pub fn progress() -> Progress {
+    PROGRESS.with_borrow(|progress| progress.clone().expect("a case runs on this thread"))
 }
 
 /// The same, but no two cases at a time.
