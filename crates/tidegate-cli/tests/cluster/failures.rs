@@ -106,7 +106,7 @@ fn a_clock_that_is_set_during_the_run_is_reported_and_moves_nothing_else() {
     let _good = agent(&broker.url, "good", &[]);
     let _set = agent(&broker.url, "set", &["--clock-jump", "-3"]);
     let rest = ["--agents", "2", "-c", "2", "--rate", "20", "-n", "60", "--on-lost", "continue"];
-    let output = load("echo", &addr, &broker.url, &rest);
+    let output = load("echo", &addr, &broker.url, &[&rest[..], &["--clock-bound", "1.5"]].concat());
     assert_eq!(output.status.code(), Some(1));
     let r = report(&output);
     let together = r.together.as_ref().unwrap();
@@ -146,8 +146,8 @@ fn too_few_agents_are_counted_and_waited_for_no_longer_than_asked() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("1 of 2 agents came within 1 s") && text.contains("tidegate agent"), "{text}");
     // One that comes late is still waited for.
-    let child =
-        begin("echo", &addr, &broker.url, &["--agents", "2", "-c", "2", "-n", "2", "--agents-wait", "50"]);
+    let rest = ["--agents", "2", "-c", "2", "-n", "2", "--agents-wait", "50", "--clock-bound", "30"];
+    let child = begin("echo", &addr, &broker.url, &rest);
     let _late = agent(&broker.url, "two", &[]);
     let output = finish(child);
     assert!(output.status.success(), "{}", stderr(&output));

@@ -14,6 +14,9 @@ pub const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
 /// No test waits longer for anything.
 pub const LONGEST: Duration = Duration::from_secs(60);
 
+/// How often a load is tried that a busy machine may keep from beginning in time, though not each time.
+const TRIES: usize = 5;
+
 /// What the tests with a broker need.
 pub const NATS_SERVER: &str = "nats-server: apt-get install nats-server, or https://nats.io/download";
 
@@ -177,15 +180,33 @@ pub fn load_args<'a>(kind: &'a str, target: &'a str, url: &'a str, rest: &[&'a s
     args
 }
 
+/// Repeats what could not begin in time, which agents and their lead say themselves. Who asks for that gives a bound of
+/// clocks of his own.
+pub fn begun_in_time(mut run: impl FnMut() -> Output) -> Output {
+    let late = |output: &Output| {
+        let text = stderr(output);
+        text.contains("so its start cannot be told exactly")
+            || text.lines().any(|line| line.contains(" began ") && line.contains(" s too late"))
+    };
+    let mut output = run();
+    for _ in 1..TRIES {
+        if !late(&output) {
+            break;
+        }
+        output = run();
+    }
+    output
+}
+
 /// An option with what it is in most tests.
 pub fn unless_given<'a>(args: &[&str], option: [&'a str; 2]) -> impl Iterator<Item = &'a str> {
     option.into_iter().take(if args.contains(&option[0]) { 0 } else { 2 })
 }
 
-/// Runs a load to its end.
+/// Runs a load to its end; one with the usual bound of clocks again if it could not begin in time.
 pub fn load(kind: &str, target: &str, url: &str, rest: &[&str]) -> Output {
-    let child = begin(kind, target, url, rest);
-    finish(child)
+    let run = || finish(begin(kind, target, url, rest));
+    if rest.contains(&"--clock-bound") { run() } else { begun_in_time(run) }
 }
 
 /// Begins a load.
@@ -202,7 +223,8 @@ pub fn begin(kind: &str, target: &str, url: &str, rest: &[&str]) -> Child {
 pub fn seen_to_run(url: &str, addr: &str, rest: &[&str]) -> Child {
     let mut child = Command::new(TIDEGATE)
         .args(["load", "echo", addr, "--nats", url])
-        .args(["--ndjson", "--clock-bound", "1.5"])
+        // When they began matters to nobody who looks at the seconds after it.
+        .args(["--ndjson", "--clock-bound", "30"])
         .args(rest)
         .args(unless_given(rest, ["--agent-timeout", "10"]))
         .stdout(Stdio::piped())

@@ -124,7 +124,7 @@ fn nothing_is_missing_if_an_agent_is_killed_before_the_start() {
     let (mut killed, says) = talking_agent(&broker.url, "a3", &[]);
     // Connections take their time, so that it is among the first of them.
     let rest = ["--agents", "3", "-c", "12", "--ramp-connections", "6", "--rate", "30", "-n", "60"];
-    let timeout = ["--on-lost", "redistribute", "--agent-timeout", "10"];
+    let timeout = ["--on-lost", "redistribute", "--agent-timeout", "10", "--clock-bound", "30"];
     let child = begin("echo", &addr, &broker.url, &[&rest[..], &timeout].concat());
     says.wait_for("4 connections to");
     killed.0.kill().unwrap();

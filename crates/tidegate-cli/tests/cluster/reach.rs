@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::established::established;
 use crate::kit::{
-    Broker, LONGEST, TIDEGATE, agent, finish, load, report, server, server_with, stderr, three,
+    Broker, LONGEST, TIDEGATE, agent, begun_in_time, finish, load, report, server, server_with, stderr, three,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -67,17 +67,19 @@ fn experiments_of_the_lab_are_carried_by_agents() {
     let _agents = ["a1", "a2"].map(|name| agent(&broker.url, name, &["--nats-token-file", token]));
     let out = papers.path().join("report");
     let bench = |experiment: &str, sizes: &[&str]| {
-        let child = Command::new(TIDEGATE)
-            .args(["bench", experiment, "--models", "poll"])
-            .args(sizes)
-            .args(["--nats", &broker.url, "--agents", "2", "--nats-token-file", token])
-            .arg("--out")
-            .arg(&out)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        finish(child)
+        begun_in_time(|| {
+            let child = Command::new(TIDEGATE)
+                .args(["bench", experiment, "--models", "poll"])
+                .args(sizes)
+                .args(["--nats", &broker.url, "--agents", "2", "--nats-token-file", token])
+                .arg("--out")
+                .arg(&out)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            finish(child)
+        })
     };
     let sizes = ["--connections", "4", "--requests", "1000", "--repeats", "1"];
     let output = bench("concurrency", &sizes);
@@ -184,7 +186,7 @@ fn who_one_is_to_no_broker_is_bad_usage() {
 fn holding(url: &str, addr: &str) -> Child {
     let mut child = Command::new(TIDEGATE)
         .args(["load", "echo", addr, "--nats", url, "--agents", "2", "-c", "4", "--messages", "1"])
-        .args(["--phases", "--clock-bound", "1.5", "--agent-timeout", "5"])
+        .args(["--phases", "--clock-bound", "30", "--agent-timeout", "5"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

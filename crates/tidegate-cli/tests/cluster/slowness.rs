@@ -103,7 +103,7 @@ fn what_was_kept_on_the_way_and_comes_at_once_is_counted_as_ever() {
     // From its third message of a second on, and the result is among what is kept.
     relay.hold_at("\"event\":\"second\"", ms(2_500));
     let rest = ["--agents", "2", "-c", "4", "--rate", "30", "-n", "60", "--agent-timeout", "30"];
-    let child = begin("echo", &addr, &broker.url, &rest);
+    let child = begin("echo", &addr, &broker.url, &[&rest[..], &["--clock-bound", "30"]].concat());
     relay.wait_until_held();
     let output = finish(child);
     assert_right(&output, &report(&output), 60);
@@ -137,7 +137,7 @@ fn a_start_that_comes_too_late_is_said() {
     let lead = Relay::start(&broker.url, [Duration::ZERO; 2]);
     lead.hold_at("\"ask\":\"start\"", ms(3_000));
     let rest = ["--agents", "2", "-c", "4", "--rate", "30", "-n", "60", "--on-lost", "continue"];
-    let output = load("echo", &addr, &lead.url, &rest);
+    let output = load("echo", &addr, &lead.url, &[&rest[..], &["--clock-bound", "1.5"]].concat());
     let r = report(&output);
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");

@@ -1,6 +1,6 @@
 //! A run that agents carry together: what they are asked for is what is done.
 
-use crate::kit::{Broker, load, report, server, stderr, three};
+use crate::kit::{Broker, begun_in_time, load, report, server, stderr, three};
 use libtest_mimic::Trial;
 use tidegate_load::histogram::{decode, empty};
 
@@ -92,11 +92,9 @@ fn seconds_of_all_agents_come_as_one_line_each() {
         "--rate",
         "60",
     ];
-    let output = std::process::Command::new(crate::kit::TIDEGATE)
-        .args(args)
-        .args(["--ndjson", "--clock-bound", "1.5"])
-        .output()
-        .unwrap();
+    let mut load = std::process::Command::new(crate::kit::TIDEGATE);
+    load.args(args).args(["--ndjson", "--clock-bound", "1.5"]);
+    let output = begun_in_time(|| load.output().unwrap());
     assert!(output.status.success(), "{}", stderr(&output));
     let lines = String::from_utf8_lossy(&output.stdout);
     let seconds: Vec<tidegate_load::Second> =
