@@ -4,6 +4,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
 use io_uring::{squeue, types};
@@ -34,6 +35,16 @@ impl Ring {
         let nowhere = std::ptr::null_mut();
         let entry = entry_on!(self, socket, |fd| {
             opcode::Recv::new(fd, nowhere, 0).flags(libc::MSG_PEEK | libc::MSG_DONTWAIT).build()
+        });
+        self.push_on(socket, entry.user_data(key & KEY));
+    }
+
+    /// The same, and a result of 0 is the end of the stream, 1 that there is something to receive.
+    pub fn look_for_end(&mut self, socket: &Handle, key: u64) {
+        /// Where the kernel puts what is first in the stream, for all rings. Nobody reads it.
+        static UNREAD: AtomicU8 = AtomicU8::new(0);
+        let entry = entry_on!(self, socket, |fd| {
+            opcode::Recv::new(fd, UNREAD.as_ptr(), 1).flags(libc::MSG_PEEK | libc::MSG_DONTWAIT).build()
         });
         self.push_on(socket, entry.user_data(key & KEY));
     }

@@ -30,6 +30,8 @@ pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     pub(super) readable: bool,
     /// The receive that stays armed has brought nothing yet.
     pub(super) newly_armed: bool,
+    /// It is a Unix socket.
+    pub(super) is_unix: bool,
     /// Sends that are in flight.
     pub(super) sends: InOrder<SendResult<P>>,
     /// What the kernel did not take, in order: sent before all else, one by one.
@@ -97,6 +99,7 @@ impl<P: CompletionDriver> CompletionEntry<P> {
             polls: false,
             readable: false,
             newly_armed: false,
+            is_unix: false,
             sends: InOrder::default(),
             unsent: None,
             sends_again: false,

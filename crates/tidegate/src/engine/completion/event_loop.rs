@@ -64,6 +64,8 @@ pub(in crate::engine) struct CompletionLoop<P: CompletionDriver> {
     starved: Vec<Token>,
     /// Accepted sockets have data: the listener defers accepts.
     data_with_accept: bool,
+    /// They are Unix sockets.
+    accepts_unix: bool,
     /// Of this batch, sends that were begun, less those that have come back.
     sends: i64,
 }
@@ -88,6 +90,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         })?;
         port.watch_waker(&waker);
         worker.hold(holds);
+        let accepts_unix = listener.as_deref().is_some_and(P::is_unix);
         let takes = port.takes();
         let now = port.now();
         Ok(Self {
@@ -104,6 +107,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             starved: Vec::new(),
             sends: 0,
             data_with_accept: worker.defers(),
+            accepts_unix,
             loop_state: LoopState::new(worker, takes, now),
         })
     }
@@ -201,6 +205,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
                 self.received(token, sequence, outcome, ended)
             }
             Completion::Reset { token, error } => self.dispatch(token, failure(&error, Direction::Receive)),
+            Completion::Ended { token } => self.ended(token),
             Completion::Sent { token, sequence, outcome, unsent } => {
                 self.sent(token, sequence, (outcome, unsent))
             }
@@ -244,7 +249,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             let newly_armed = std::mem::take(&mut entry.newly_armed);
             self.take_received(token, outcome, ended);
             if newly_armed {
-                self.look_for_reset(token);
+                self.look_for_what_was_missed(token);
             }
             return;
         }
@@ -305,12 +310,13 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         }
     }
 
-    /// A receive that stays armed may have missed a reset while it was being armed. A send would find that out.
-    fn look_for_reset(&mut self, token: Token) {
-        if let Some(entry) = self.table.get_mut(token)
-            && entry.sends.pending() == 0
-        {
-            self.port.look_for_reset(token, &entry.socket);
+    /// A receive that stays armed may have missed a reset or an end while it was being armed. A send would find a reset
+    /// out, but not the end of a Unix socket.
+    fn look_for_what_was_missed(&mut self, token: Token) {
+        match self.table.get_mut(token) {
+            Some(entry) if entry.is_unix => self.port.look_for_end(token, &entry.socket),
+            Some(entry) if entry.sends.pending() == 0 => self.port.look_for_reset(token, &entry.socket),
+            _ => {}
         }
     }
 
@@ -578,7 +584,12 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
             Err(e) => return Err((request, e)),
         };
         let handshake_timeout = P::handshake_timeout(&socket);
-        let same = self.begun(request, handshake_timeout, |phase| CompletionEntry::new(socket, phase));
+        let is_unix = request.dial().to.is_unix();
+        let same = self.begun(request, handshake_timeout, |phase| {
+            let mut entry = CompletionEntry::new(socket, phase);
+            entry.is_unix = is_unix;
+            entry
+        });
         debug_assert_eq!(same, token);
         Ok(())
     }

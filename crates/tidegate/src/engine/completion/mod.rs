@@ -54,6 +54,8 @@ pub(super) enum Completion<P: CompletionDriver> {
     Received { token: Token, sequence: Option<Sequence>, outcome: io::Result<Option<P::Buffer>>, ended: bool },
     /// A reset that [the receive which stays armed has missed](CompletionDriver::look_for_reset).
     Reset { token: Token, error: io::Error },
+    /// The end of the stream, which [it may have missed](CompletionDriver::look_for_end): it may report that as well.
+    Ended { token: Token },
     /// The kernel took bytes; what it did not take comes back.
     Sent { token: Token, sequence: Option<Sequence>, outcome: io::Result<usize>, unsent: Option<P::Unsent> },
     /// A send may be gone on with ([`CompletionDriver::go_on`]), or cannot be.
@@ -84,6 +86,7 @@ impl<P: CompletionDriver> Completion<P> {
                 | Self::Dialled { .. }
                 | Self::Received { .. }
                 | Self::Reset { .. }
+                | Self::Ended { .. }
                 | Self::Handed { .. }
         )
     }
@@ -201,6 +204,11 @@ pub(super) trait CompletionDriver: Sized + 'static {
     fn hand_on(&mut self, socket: Self::Socket, to: usize, address: Option<Self::Address>) -> HandOn<Self>;
     /// Takes in what another thread's port has let [loose](HandOn::Loose).
     fn take_in(&mut self, loose: Self::Loose) -> Self::Socket;
+    /// Whether connections are accepted from a Unix socket.
+    fn is_unix(listener: &Self::Listener) -> bool {
+        let _ = listener;
+        false
+    }
     /// Whether connections wait to be accepted.
     fn has_waiting(listener: &Self::Listener) -> bool;
     /// Connections since this was asked last that came in on a socket which had one before.
@@ -259,6 +267,10 @@ pub(super) trait CompletionDriver: Sized + 'static {
     /// Reports a reset that the receive which stays armed has missed. For ports where it may miss one while it is being
     /// armed.
     fn look_for_reset(&mut self, token: Token, socket: &Self::Socket) {
+        let _ = (token, socket);
+    }
+    /// The same over a Unix socket, where the receive may miss the end of the stream, too: reports either.
+    fn look_for_end(&mut self, token: Token, socket: &Self::Socket) {
         let _ = (token, socket);
     }
     /// Whether a receive that has ended with this buffer may have left more, which [`receive_once`](Self::receive_once)

@@ -39,6 +39,8 @@ pub(super) struct Moods {
     pub(super) chains: bool,
     /// Receives go on until they end; else several may be posted.
     pub(super) endless: bool,
+    /// What is accepted are Unix sockets: a receive that stays armed may miss the end of the stream, too.
+    pub(super) unix: bool,
 }
 
 impl Moods {
@@ -66,6 +68,7 @@ impl Moods {
             terse: rng.bool(),
             chains: rng.bool(),
             endless: rng.bool(),
+            unix: rng.bool(),
         }
     }
 }
@@ -172,21 +175,16 @@ pub(super) enum Acts {
 
 impl Script {
     pub(super) fn new(rng: &mut Rng, completes: bool) -> Self {
-        let moods = Moods::new(rng);
+        let mut moods = Moods::new(rng);
+        let dials = rng.u8(..5) == 0;
+        moods.unix &= !dials; // what is dialled has an address
         let policy = policy(rng, completes);
         let switch = (rng.u8(..4) == 0).then(|| {
             let other = self::policy(rng, completes).as_far_as_possible(&policy);
             (time(rng, 500), other)
         });
         let parts = (0..rng.usize(1..=10)).map(|_| part(rng)).collect();
-        Self {
-            moods,
-            policy,
-            dials: rng.u8(..5) == 0,
-            parts,
-            switch,
-            drain_at: Duration::from_micros(rng.u64(..1_200_000)),
-        }
+        Self { moods, policy, dials, parts, switch, drain_at: Duration::from_micros(rng.u64(..1_200_000)) }
     }
 }
 

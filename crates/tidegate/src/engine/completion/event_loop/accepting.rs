@@ -297,6 +297,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         self.loop_state.worker.counters.fast_paths.add(P::is_shared(&socket).into());
         let mut entry = CompletionEntry::new(socket, Phase::Open(connection));
         entry.once = self.data_with_accept;
+        entry.is_unix = self.accepts_unix;
         let token = self.table.insert(entry);
         self.dispatch(token, Event::Opened);
         self.catch_up(token);

@@ -97,6 +97,10 @@ impl CompletionDriver for SimPort {
         match loose {}
     }
 
+    fn is_unix(_: &SimAcceptQueue) -> bool {
+        with(|world| world.moods.unix)
+    }
+
     fn has_waiting(_: &SimAcceptQueue) -> bool {
         with(|world| !world.backlog.is_empty())
     }
@@ -144,6 +148,10 @@ impl CompletionDriver for SimPort {
 
     fn look_for_reset(&mut self, token: Token, socket: &Slot) {
         self.submissions.push(Submission::LookForReset(token, socket.id));
+    }
+
+    fn look_for_end(&mut self, token: Token, socket: &Slot) {
+        self.submissions.push(Submission::LookForEnd(token, socket.id));
     }
 
     fn receive_once(&mut self, token: Token, sequence: Sequence, socket: &Slot) {

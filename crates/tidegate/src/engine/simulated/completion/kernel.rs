@@ -242,10 +242,11 @@ impl SimPort {
         };
         let went_on = matches!(&outcome, Ok(Some(buffer)) if !buffer.0.is_empty());
         let ended = !went_on || what != Receives::Endless || world.chance(world.moods.ends);
-        // A reset that was there when it was armed, behind data: see `look_for_reset` of `uring`.
+        // What was there when it was armed, behind data: see `look_for_reset` and `look_for_end` of `uring`.
         let first = !std::mem::replace(&mut self.operations[at].brought, true);
         let socket = &world.sockets[id];
-        let ends_here = socket.broken.is_some() && !socket.has_unread();
+        let ends = socket.broken.is_some() || world.moods.unix && socket.peer_ended;
+        let ends_here = ends && !socket.has_unread();
         if first && !ended && ends_here && world.chance(world.moods.loses) {
             self.operations[at].deaf = true;
             world.sockets[id].missed = Some(world.now);
@@ -435,7 +436,8 @@ impl SimPort {
                 let nothing = Taken { direction: Direction::Send, bytes: 0, short: false };
                 world.take(id, None, nothing);
             }
-            Completion::Accepted { .. } | Completion::Woken | Completion::Reset { .. } => {}
+            Completion::Accepted { .. } | Completion::Woken => {}
+            Completion::Reset { .. } | Completion::Ended { .. } => {}
             Completion::Behind | Completion::Ignored => {}
             Completion::Handed { .. } | Completion::HandedOn { .. } => unreachable!("there is one thread"),
             Completion::Stopped { .. } | Completion::StoppedSending { .. } => {}

@@ -82,7 +82,7 @@ struct Operation {
     /// Nothing is done about it before.
     not_before: Instant,
     cancelled: bool,
-    /// A receive that stays armed has brought something; it has missed a reset that was there by then.
+    /// A receive that stays armed has brought something; it has missed a reset, or an end, that was there by then.
     brought: bool,
     deaf: bool,
     /// Its completion was made.
@@ -96,6 +96,7 @@ enum Submission {
     StopAccepting,
     StopReceiving(Token),
     LookForReset(Token, usize),
+    LookForEnd(Token, usize),
     StopSending(Token),
     Order(SlotOrder),
 }

@@ -140,6 +140,19 @@ impl SimPort {
                         self.completed.push_back((Some(id), Completion::Reset { token, error }));
                     }
                 }
+                Submission::LookForEnd(token, id) => {
+                    let socket = &mut world.sockets[id];
+                    if socket.is_readable() && !socket.has_unread() {
+                        let completion = match socket.break_error() {
+                            Some(error) => Completion::Reset { token, error },
+                            None => {
+                                (socket.missed, socket.end_seen) = (None, true);
+                                Completion::Ended { token }
+                            }
+                        };
+                        self.completed.push_back((Some(id), completion));
+                    }
+                }
                 Submission::StopSending(token) => {
                     let sends =
                         |o: &Operation| o.token == token && matches!(o.kind, OperationKind::Send { .. });
