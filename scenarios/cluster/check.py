@@ -14,7 +14,7 @@ for kind, reports in runs.items():
         open_loop = r["open_loop"]
         got = r["connections"], r["connected"], open_loop["scheduled"], r["requests"], r["failed"]
         assert got == (100, 100, due, open_loop["started"], 0), (kind, got)
-        # A machine that stands still at the end of the window has some of what is due then not begun.
+        # A machine that stalls at the end of the window has some of what is due then not begun.
         assert open_loop["started"] + open_loop["not_started"] == due, (kind, open_loop)
 for r in runs["agents"]:
     assert r["together"]["troubles"] == [] and len(r["together"]["agents"]) == 3, r["together"]

@@ -88,7 +88,7 @@ fn the_others_take_over_what_a_killed_agent_would_still_have_done() {
     assert_eq!(loss.missing_requests, Some((20.0 * from_s).round() as u64), "{loss:?}");
     let open = r.open_loop.as_ref().unwrap();
     assert_eq!(open.scheduled + loss.missing_requests.unwrap(), 1_800);
-    // A machine that stands still at the end has some of what is due then not begun.
+    // A machine that stalls at the end has some of what is due then not begun.
     assert_eq!((r.requests, r.failed), (open.started, 0), "{text}");
     assert_eq!(open.started + open.not_started, open.scheduled, "{text}");
     assert!(agents(&r)[3..].iter().all(|a| a.requests > 0), "{text}");

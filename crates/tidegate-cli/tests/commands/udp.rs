@@ -108,7 +108,7 @@ fn every_message_comes_back_on_every_path() {
 #[test]
 fn a_schedule_is_kept_message_by_message() {
     let server = Server::start(&["echo", "--threads", "1"]);
-    // The socket of the server can hold all of them at once: then nothing is lost if anybody stands still.
+    // The socket of the server can hold all of them at once: then nothing is lost if a process stalls.
     let (output, report) = load(&server.url, &["--rate", "400", "-d", "0.5", "-c", "2", "--timeout", "20"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let open = report.open_loop.unwrap();

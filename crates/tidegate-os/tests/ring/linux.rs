@@ -1,10 +1,11 @@
 //! The tests, each ignored with its reason where the kernel lacks what it needs.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use libtest_mimic::{Arguments, Trial};
+use socket2::SockRef;
 use tidegate_os::pages::Residence;
 use tidegate_os::ring::{
     Completion, Handle, Payload, Purpose, Ring, RingSetup, Slot, Slots, Tells, can_hand_on,
@@ -49,6 +51,7 @@ pub fn main() -> ExitCode {
         accepted_bytes_come_and_go_through_both_kinds_of_handle,
         a_receive_without_end_stops_without_buffers_and_goes_on_with_them,
         a_receive_ends_when_it_has_taken_what_it_may,
+        a_look_says_whether_there_is_something_the_end_or_an_error_and_takes_nothing,
         what_is_cancelled_completes_and_gives_its_memory_back,
         a_last_send_closes_with_it,
         more_than_the_queue_holds_is_handed_over_in_order,
@@ -250,6 +253,32 @@ fn a_receive_ends_when_it_has_taken_what_it_may() -> Ran {
 }
 
 /// `ENOBUFS` of Linux.
+fn a_look_says_whether_there_is_something_the_end_or_an_error_and_takes_nothing() -> Ran {
+    let mut bench = Bench::new(SETUP)?;
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let near: Handle = OwnedFd::from(near).into();
+    let looks = |bench: &mut Bench| {
+        bench.ring.look_for_end(&near, 7);
+        bench.wait(7).result
+    };
+    assert_eq!(looks(&mut bench).unwrap_err().kind(), ErrorKind::WouldBlock);
+    far.write_all(b"more").unwrap();
+    assert_eq!(looks(&mut bench).unwrap(), 1);
+    assert_eq!(bench.receive(&near, 8, 4), b"more");
+    far.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(looks(&mut bench).unwrap(), 0);
+
+    let (near, far) = pair();
+    let near: Handle = OwnedFd::from(near).into();
+    bench.ring.look_for_error(&near, 9);
+    assert!(!matches!(bench.wait(9).result, Err(e) if e.kind() == ErrorKind::ConnectionReset));
+    SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(far);
+    bench.ring.look_for_error(&near, 9);
+    assert_eq!(bench.wait(9).result.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    Ok(())
+}
+
 fn libc_enobufs() -> i32 {
     rustix::io::Errno::NOBUFS.raw_os_error()
 }

@@ -1,5 +1,5 @@
-//! A stream that breaks off is never shown to its session as one that has ended, whatever else goes on then: who takes a
-//! half for the whole would lose the rest.
+//! A stream that breaks off is never shown to its session as one that has ended, whatever else goes on then: a half
+//! would be taken for the whole.
 
 use std::io::Write;
 use std::net::TcpStream;

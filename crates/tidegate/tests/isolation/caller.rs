@@ -268,8 +268,8 @@ impl<'a> Call<'a> {
         world.lossy && silence > LOST && (world.stops() || turned_away)
     }
 
-    /// Linux resets not everybody who connects while a listener is closed: who waits for a greeting then waits for ever,
-    /// and is reset when he sends something (`docs/model-differences.md`, a stop).
+    /// Linux does not reset every caller that connects while a listener is closed: one that waits for a greeting then
+    /// waits for ever, and is reset when it sends something (`docs/model-differences.md`, a stop).
     fn may_have_no_peer(&self, silence: Duration) -> bool {
         let waits = self.sent == 0 && silence > self.timeout / 2;
         waits && self.world.stops() && !self.world.has_session(self.number)

@@ -327,7 +327,7 @@ fn requests_that_found_no_connection_free_are_missed() {
         let report = report(&output);
         let open = report.open_loop.as_ref().unwrap();
         assert!(open.started <= 2 && report.timed_out == open.started, "{report:?}");
-        // A machine that stands still for as long as the window connects or begins nothing in time: try again.
+        // A machine that stalls for as long as the window connects or begins nothing in time: try again.
         if (report.connected, open.started) == (2, 2) {
             assert_eq!((open.scheduled, open.not_started), (100, 98));
             assert_eq!(output.status.code(), Some(1));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{bad_server, load, mirror, report};
 
-/// How long a run is tried again that a machine spoils by standing still.
+/// How long a run is tried again that a machine spoils by a stall.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a server sees of a connection: where it came from, when, and how many requests it brought.
@@ -56,7 +56,7 @@ fn seen(told: &Receiver<Seen>, connections: usize) -> Vec<Seen> {
 #[test]
 fn a_warm_up_is_load_that_does_not_count() {
     let begun = Instant::now();
-    // A machine that stands still at the end of a run has none of what is due then begun: try again.
+    // A machine that stalls at the end of a run has none of what is due then begun: try again.
     let served: u64 = loop {
         let (url, told) = witness();
         let args = ["http", &url, "-c", "2", "--rate", "200", "--warm-up", "0.5", "-d", "0.5", "--json", "-"];
@@ -99,7 +99,7 @@ fn connections_are_opened_evenly_over_their_ramp() {
             let passed = at.duration_since(begun);
             assert!(passed >= Duration::from_millis(due_ms), "one that is due at {due_ms} ms: {passed:?}");
         }
-        // A machine that stands still sees the first of them late: try again.
+        // A machine that stalls sees the first of them late: try again.
         let passed = at[4].duration_since(at[0]);
         if passed >= Duration::from_millis(350) {
             return;

@@ -364,8 +364,7 @@ impl CompletionDriver for Uring {
         }
     }
 
-    /// Linux (seen on 6.18.44) loses the end of a Unix socket in the same way: behind data it is not among what
-    /// `unix_stream_read_generic` (`net/unix/af_unix.c`) says is left, as it is for TCP (`tcp_inq_hint`).
+    /// The end of a Unix socket is lost in the same way (seen on Linux 6.18); that of TCP is not.
     fn look_for_end(&mut self, token: Token, socket: &RingSocket) {
         if let RingSocket::Kernel(handle) = socket {
             self.ring.look_for_end(handle, key(Kind::LookedForEnd, token));
