@@ -252,7 +252,6 @@ fn a_receive_ends_when_it_has_taken_what_it_may() -> Ran {
     Ok(())
 }
 
-/// `ENOBUFS` of Linux.
 fn a_look_says_whether_there_is_something_the_end_or_an_error_and_takes_nothing() -> Ran {
     let mut bench = Bench::new(SETUP)?;
     let (near, mut far) = UnixStream::pair().unwrap();
@@ -279,6 +278,7 @@ fn a_look_says_whether_there_is_something_the_end_or_an_error_and_takes_nothing(
     Ok(())
 }
 
+/// `ENOBUFS` of Linux.
 fn libc_enobufs() -> i32 {
     rustix::io::Errno::NOBUFS.raw_os_error()
 }

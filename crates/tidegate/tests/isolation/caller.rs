@@ -278,6 +278,8 @@ impl<'a> Call<'a> {
     fn receive_greeting(&mut self) -> Result<Outcome, String> {
         while self.greeting.len() < WORD {
             match self.read(WORD - self.greeting.len())? {
+                // By a session that was opened so late that this caller had given up: its tape is spoiled.
+                Ok(_) if self.sent > 0 => return Ok(Outcome::Reset),
                 Ok(bytes) => self.greeting.extend(bytes),
                 Err(outcome) => return Ok(outcome),
             }

@@ -109,8 +109,9 @@ enum Kind {
     AcceptPlain,
     Dial,
     Receive,
-    /// A look for a reset that a receive may have missed; for a reset or an end.
+    /// A look for a reset that a receive may have missed.
     LookedForReset,
+    /// The same over a Unix socket, also for the end.
     LookedForEnd,
     Send,
     Finish,

@@ -1,5 +1,7 @@
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
 use bytes::Bytes;
 use tidegate_os::file::FileRange;
@@ -118,6 +120,44 @@ fn the_descriptor_of_a_connection_that_is_gone_goes_to_nobody_else() {
     stays.read_to_string(&mut heard[0]).unwrap();
     leaves.read_to_string(&mut heard[1]).unwrap();
     assert_eq!(heard, ["for the one who stays".repeat(2), String::new()]);
+}
+
+#[test]
+fn the_end_of_a_unix_socket_is_looked_for_and_told_from_data() {
+    let Some(mut port) = port() else { return };
+    let (near, mut far) = UnixStream::pair().unwrap();
+    let near = RingSocket::Kernel(OwnedFd::from(near).into());
+    let token = Token { index: 3, generation: 5 };
+    let ended = |port: &mut Uring| {
+        port.look_for_end(token, &near);
+        until(port, |completion| match completion {
+            Completion::Ended { token: about } => Some(about == token),
+            Completion::Ignored => Some(false),
+            _ => None,
+        })
+    };
+    assert!(!ended(&mut port), "nothing has come");
+    far.write_all(b"x").unwrap();
+    far.shutdown(Shutdown::Write).unwrap();
+    assert!(!ended(&mut port), "data comes first");
+    port.receive_once(token, sequence(), &near);
+    let buffer = until(&mut port, |completion| match completion {
+        Completion::Received { outcome, .. } => outcome.unwrap(),
+        _ => None,
+    });
+    port.recycle(buffer);
+    assert!(ended(&mut port));
+}
+
+#[test]
+fn a_listener_is_known_by_what_it_accepts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = format!("unix:{}", folder.path().join("socket").display());
+    let abstract_name = format!("unix:@tidegate-test-{}", std::process::id());
+    for (at, is_unix) in [("127.0.0.1:0", false), (&path, true), (&abstract_name, true)] {
+        let listener = Listener::bind(&at.parse().unwrap(), &ListenOptions::new(16)).unwrap();
+        assert_eq!(Uring::is_unix(&open(Arc::new(listener), None).unwrap()), is_unix, "{at}");
+    }
 }
 
 #[test]

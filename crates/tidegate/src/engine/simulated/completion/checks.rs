@@ -13,7 +13,7 @@ use crate::policy::pressure::LONGEST_PAUSE;
 use crate::proto::{NextStep, PermitState, Receive};
 use crate::stats::Counters;
 
-/// By then a connection knows of a reset that its receive has missed.
+/// By then a connection knows of a reset, or an end, that its receive has missed.
 const SOON: Duration = Duration::from_millis(100);
 
 impl SimPort {
@@ -94,7 +94,7 @@ impl World {
         self.check_view(socket.id, view);
         let late = |at| self.now > at + SOON + self.slack;
         if view.receives && !view.sends && self.sockets[socket.id].missed.is_some_and(late) {
-            self.fail(|| format!("{} was reset, and does not know: {view:?}", socket.id));
+            self.fail(|| format!("{} was reset or has ended, and does not know: {view:?}", socket.id));
         }
         let Some(action) = view.action else { return };
         let waits = view.receive_place == PermitState::Waiting || view.ended && (view.sends || view.holds);
