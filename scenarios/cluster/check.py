@@ -22,7 +22,10 @@ for r in runs["agents"]:
 late = max(a["began_late_us"] for r in runs["agents"] for a in r["together"]["agents"])
 away = max(a["round_trip_us"] for r in runs["agents"] for a in r["together"]["agents"])
 least = min(r["open_loop"]["started"] for reports in runs.values() for r in reports)
-print(f"open loop: 100 connections, {due:,} requests at {rate:,.0f}/s, at least {least:,} begun, every run; latest start {late:.0f} µs late, longest round trip {away:.0f} µs")
+print(
+    f"open loop: 100 connections, {due:,} requests at {rate:,.0f}/s, at least {least:,} begun, every run;"
+    f" latest start {late:.0f} µs late, longest round trip {away:.0f} µs"
+)
 
 bad = False
 for name in ("p50", "p75", "p90"):
