@@ -38,12 +38,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tidegate_os::descriptor::OwnedFd;
-use tidegate_os::ring::{
-    Completion as Raw, Handle, Payload, Purpose, Ring, RingAddress, RingSetup, Slots, Tells, can_hand_on,
-};
-use tidegate_os::socket::{
-    Blocking, Listener, More, Stream, is_out_of_buffers, is_out_of_memory, raw_address,
-};
+use tidegate_os::ring::{Handle, Payload, Purpose, Ring, RingAddress, RingSetup, Slots, Tells, can_hand_on};
+use tidegate_os::socket::{Blocking, Listener, More, Stream, is_out_of_buffers, raw_address};
 use tidegate_os::waker::Waker;
 
 use super::entry::SendResult;
@@ -56,9 +52,11 @@ use crate::policy::Policy;
 use crate::proto::queue::{FileSending, Pieces};
 use crate::proto::{Sequence, Token};
 use crate::service::Dial;
-use files::{may_go_on, whole};
+use completions::{Kind, NOBODY, key};
+use files::whole;
 use shared::{Armed, Loose, RingBuffer, RingSocket, Sharing};
 
+mod completions;
 mod files;
 mod probe;
 mod shared;
@@ -96,50 +94,6 @@ fn open(listener: Arc<Listener>, rendezvous: Option<Arc<Rendezvous>>) -> io::Res
     listener.set_blocking(Blocking::Waits)?;
     Ok(Acceptor { listener, rendezvous })
 }
-
-/// What a completion is about; the high bits of its key. The ring keeps the highest bit for itself.
-#[derive(Clone, Copy)]
-#[repr(u64)]
-enum Kind {
-    Ignored,
-    Waker,
-    /// Into the table.
-    AcceptDirect,
-    /// As an ordinary descriptor.
-    AcceptPlain,
-    Dial,
-    Receive,
-    /// A look for a reset that a receive may have missed.
-    LookedForReset,
-    /// The same over a Unix socket, also for the end.
-    LookedForEnd,
-    Send,
-    Finish,
-    /// A close that was chained to a send; the index is its slot.
-    Closed,
-    /// Something was asked to stop; a chained send was.
-    Stopped,
-    StoppedSending,
-    /// A socket that a file goes to can take more.
-    Writable,
-    /// A slot got a descriptor besides, for files to be sent to.
-    Installed,
-    /// A socket was sent to another ring; the index is its slot, the generation the thread of that ring.
-    HandedOn,
-    /// Another ring has sent a socket.
-    Handed,
-    /// An offer of shared memory was answered; a peer has woken this side of one.
-    Answered,
-    Notify,
-}
-
-const KIND_SHIFT: u32 = 56;
-
-fn key(kind: Kind, token: Token) -> u64 {
-    (kind as u64) << KIND_SHIFT | token.to_u64()
-}
-
-const NOBODY: Token = Token { index: 0, generation: 0 };
 
 /// One ring.
 pub(crate) struct Uring {
@@ -595,69 +549,6 @@ impl CompletionDriver for Uring {
 }
 
 impl Uring {
-    /// What it means to the loop. It is taken apart at once, for receives and sends, which are most: moved as a whole
-    /// it would be copied each time.
-    #[inline(always)]
-    fn completion(&mut self, raw: Raw) -> Completion<Self> {
-        let Raw { key, result, made, more, buffer, payload } = raw;
-        let (kind, token) = (key >> KIND_SHIFT, Token::from_u64(key & ((1 << KIND_SHIFT) - 1)));
-        if kind == Kind::Receive as u64 {
-            let outcome = result.map(|_| buffer.map(RingBuffer::Kernel));
-            return Completion::Received { token, sequence: None, outcome, ended: !more };
-        }
-        if kind == Kind::Send as u64 {
-            let (outcome, unsent) = sent(result, payload);
-            return Completion::Sent { token, sequence: None, outcome, unsent };
-        }
-        self.other_completion(kind, token, Raw { key, result, made, more, buffer, payload })
-    }
-
-    #[inline(never)]
-    fn other_completion(&mut self, kind: u64, token: Token, raw: Raw) -> Completion<Self> {
-        match kind {
-            k if k == Kind::Writable as u64 => may_go_on(token, raw),
-            k if k == Kind::Installed as u64 => self.installed(token, raw),
-            k if k == Kind::AcceptDirect as u64 || k == Kind::AcceptPlain as u64 => self.accepted(raw),
-            k if k == Kind::Dial as u64 => Completion::Dialled { token, outcome: raw.result.map(drop) },
-            k if k == Kind::Finish as u64 => {
-                Completion::SendFinished { token, outcome: raw.result.map(drop) }
-            }
-            k if k == Kind::LookedForReset as u64 || k == Kind::LookedForEnd as u64 => match raw.result {
-                // What the look itself had no memory for says nothing of the stream.
-                Err(error) if error.kind() != io::ErrorKind::WouldBlock && !is_out_of_memory(&error) => {
-                    Completion::Reset { token, error }
-                }
-                Ok(0) if k == Kind::LookedForEnd as u64 => Completion::Ended { token },
-                _ => Completion::Ignored,
-            },
-            k if k == Kind::Stopped as u64 => Completion::Stopped { token, found: found(&raw) },
-            k if k == Kind::StoppedSending as u64 => {
-                Completion::StoppedSending { token, found: found(&raw) > 0 }
-            }
-            k if k == Kind::Waker as u64 => {
-                if let Some(waker) = self.waker.as_ref().filter(|_| !raw.more) {
-                    self.ring.poll_multi(waker, key(Kind::Waker, NOBODY));
-                }
-                Completion::Woken
-            }
-            k if k == Kind::HandedOn as u64 => {
-                // A slot that the close has freed is counted when that has completed.
-                let outcome = raw.made.map_or(Ok(()), |handle| Err(handle.into()));
-                Completion::HandedOn { to: token.generation as usize, outcome }
-            }
-            k if k == Kind::Handed as u64 => self.handed(raw),
-            k if k == Kind::Answered as u64 => Completion::Dialled { token, outcome: Ok(()) },
-            k if k == Kind::Notify as u64 => self.notified(token, &raw),
-            k if k == Kind::Closed as u64 => {
-                if raw.result.is_ok() {
-                    self.direct -= 1; // otherwise the chain is broken, and the socket open
-                }
-                Completion::Ignored
-            }
-            _ => Completion::Ignored,
-        }
-    }
-
     /// Into the table while it has room, then ordinary descriptors; or the other way round.
     fn accept_kind(&self) -> (Kind, bool) {
         let plain = self.plain_first && self.plain < self.descriptors;
@@ -668,31 +559,11 @@ impl Uring {
         }
     }
 
-    /// A socket that another ring has sent.
-    fn handed(&mut self, raw: Raw) -> Completion<Self> {
-        let Some(socket) = raw.made else { return Completion::Ignored }; // the kernel sends none without a slot
-        self.count(&socket);
-        Completion::Handed { socket: socket.into() }
-    }
-
     fn count(&mut self, socket: &Handle) {
         match socket {
             Handle::Direct(_) => self.direct += 1,
             Handle::Plain(_) => self.plain += 1,
         }
-    }
-
-    fn accepted(&mut self, raw: Raw) -> Completion<Self> {
-        let made = raw.made.ok_or(io::ErrorKind::InvalidData);
-        let outcome = raw.result.and_then(|_| Ok(made?)).map(|socket| {
-            self.count(&socket);
-            let peer = match &socket {
-                Handle::Direct(_) => None,
-                Handle::Plain(fd) => tidegate_os::socket::peer_addr(fd).ok(),
-            };
-            (socket.into(), peer)
-        });
-        Completion::Accepted { outcome, ended: !raw.more }
     }
 }
 
@@ -709,20 +580,5 @@ fn payload(pieces: Pieces) -> Payload {
         Pieces::One(piece) => Payload::One(piece),
         Pieces::Many(pieces) => Payload::Many(pieces),
         Pieces::File { range, .. } => whole(range),
-    }
-}
-
-/// How many operations a request to stop has found (IORING_ASYNC_CANCEL_ALL). A reset completes in the same way, and
-/// finds none.
-fn found(raw: &Raw) -> u32 {
-    raw.result.as_ref().map_or(0, |&n| n)
-}
-
-/// What the kernel took of a send, and what is left of it.
-#[inline]
-fn sent(result: io::Result<u32>, payload: Option<Payload>) -> SendResult<Uring> {
-    match result {
-        Ok(n) => (Ok(n as usize), payload.and_then(|payload| payload.advance(n as usize))),
-        Err(e) => (Err(e), payload), // nothing of it was taken
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use bytes::Bytes;
 use tidegate_os::file::FileRange;
-use tidegate_os::ring::SetupError;
+use tidegate_os::ring::{Completion as Raw, SetupError};
 use tidegate_os::socket::ListenOptions;
 
 use super::probe::stays_armed;
