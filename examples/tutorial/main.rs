@@ -23,7 +23,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let service = Throttle { bytes_per_s: 64_000, echoed: Arc::new(AtomicU64::new(0)) };
     let server = Server::new(service).model(model).policy(policy).bind(addr)?;
     println!("listening on {} with {model}", server.local_addr());
-    server.start()?.join();
+    let running = server.start()?;
+    let handle = running.handle();
+    ctrlc::set_handler(move || handle.stop())?;
+    let stats = running.join();
+    println!("{} connections, {} bytes echoed", stats.accepted, stats.bytes_out);
     Ok(())
 }
 // ANCHOR_END: main

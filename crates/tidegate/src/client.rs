@@ -60,7 +60,8 @@ impl<S: Service> Client<S> {
         let config = EngineConfig::new(service, self.policy, None);
         let started = engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
         let threads = Threads::new(started);
-        let dialler = Dialler { command_queues: threads.command_queues.clone().into(), next: Arc::default() };
+        let dialler =
+            Dialler { command_queues: threads.control.command_queues.clone(), next: Arc::default() };
         Ok(RunningClient { threads, dialler, model })
     }
 }
@@ -130,12 +131,12 @@ impl RunningClient {
     /// The current counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.threads.stats()
+        self.threads.control.stats()
     }
 
     /// Lets connections finish what is in flight, for at most [`Policy::drain_timeout`]. Returns immediately.
     pub fn stop(&self) {
-        self.threads.stop();
+        self.threads.control.stop();
     }
 
     /// Waits until the client has stopped and returns the final counters. Does not stop it.
@@ -144,6 +145,6 @@ impl RunningClient {
     /// One of its threads has panicked, which is a fault of this library: panics of sessions end at their connection.
     pub fn join(mut self) -> Stats {
         self.threads.join();
-        self.threads.stats()
+        self.threads.control.stats()
     }
 }

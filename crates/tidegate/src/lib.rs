@@ -71,7 +71,8 @@ pub use client::{Client, DatagramClient, Dialler, RunningClient};
 pub use engine::{Availability, Choice, Model, ParseModelError};
 pub use policy::{DatagramPath, DatagramPolicy, ParseDatagramPathError, Policy, PolicyError};
 pub use server::{
-    BoundDatagramServer, BoundServer, DatagramServer, Running, RunningDatagrams, Server, StartError,
+    BoundDatagramServer, BoundServer, DatagramHandle, DatagramServer, Running, RunningDatagrams, Server,
+    ServerHandle, StartError,
 };
 pub use service::{
     Activity, CloseReason, Consumed, DatagramService, Dial, Dialled, Flow, Group, Joined, LayerBuffer, Mail,

@@ -22,9 +22,10 @@ use crate::proto::erased::{ErasedService, erase};
 use crate::service::Service;
 
 pub(crate) use datagram::ip_address as datagram_address;
-pub use datagram::{BoundDatagramServer, DatagramServer, RunningDatagrams};
-pub use running::Running;
+pub use datagram::{BoundDatagramServer, DatagramHandle, DatagramServer, RunningDatagrams};
+use running::Properties;
 pub(crate) use running::Threads;
+pub use running::{Running, ServerHandle};
 
 /// Why a server could not be started. Everything started before the error is undone.
 #[derive(Debug)]
@@ -368,8 +369,8 @@ impl BoundServer {
         let mut started =
             engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
         started.others.extend(rendezvous);
-        let (local_addr, file) = (self.local_addr, self.file);
-        Ok(Running { threads: Threads::new(started), local_addr, model, dials, service, policy, file })
+        let properties = Properties { local_addr: self.local_addr, model, dials, service, policy };
+        Ok(Running::new(started, properties, self.file))
     }
 }
 

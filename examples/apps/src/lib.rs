@@ -28,7 +28,7 @@ pub struct Args {
     pub threads: Option<NonZeroUsize>,
 }
 
-/// Serves until the process is ended.
+/// Serves until SIGINT (Ctrl-C), SIGTERM or SIGHUP; then requests in flight are answered.
 pub fn serve(service: impl Service) -> anyhow::Result<()> {
     serve_with(service, std::env::args())
 }
@@ -55,6 +55,8 @@ pub fn serve_with(service: impl Service, arguments: impl Iterator<Item = String>
     let running = server.bind(args.listen)?.start()?;
     println!("listening on {}", running.local_addr());
     std::io::stdout().flush()?;
+    let handle = running.handle();
+    ctrlc::set_handler(move || handle.stop())?;
     running.join();
     Ok(())
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use tidegate::system::descriptor::OwnedFd;
-use tidegate::{BoundServer, Endpoint, Model, Policy, Running, Server, Service, StartError, Stats};
+use tidegate::{
+    BoundServer, Endpoint, Model, Policy, Running, Server, ServerHandle, Service, StartError, Stats,
+};
 use tidegate_cluster::rooms::Bridge;
 use tidegate_services::ChatCounters;
 use tidegate_services::proxy::Upstreams;
@@ -223,8 +225,8 @@ impl Bound for StreamBound {
             bound.into_iter().map(|one| one.start()).collect::<Result<Vec<_>, _>>().map_err(failure)?;
         if let Some(entry) = &entry {
             let tls = secure.as_ref().map(Secure::counters);
-            let each: Vec<_> = running.iter().map(Running::watch).collect();
-            let stats = Box::new(move || each.iter().map(|stats| stats()).sum());
+            let each: Vec<_> = running.iter().map(Running::handle).collect();
+            let stats = Box::new(move || each.iter().map(ServerHandle::stats).sum());
             let (chat, proxy) = (chat.clone(), proxy.clone());
             entry.accepting(*model, StatsSource::Connections { stats, tls, chat, proxy });
         }

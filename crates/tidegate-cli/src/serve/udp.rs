@@ -260,7 +260,8 @@ impl Bound for UdpBound {
         let Self { args, label, bound, entry, shared_state, predecessor } = *self;
         let running = bound.start().map_err(failure)?;
         if let Some(entry) = &entry {
-            entry.accepting(running.model(), StatsSource::Datagrams(Box::new(running.watch())));
+            let handle = running.handle();
+            entry.accepting(running.model(), StatsSource::Datagrams(Box::new(move || handle.stats())));
         }
         let mut successors = None;
         if let (Some(path), Some(state)) = (&args.handover, shared_state) {

@@ -220,91 +220,81 @@ impl BoundDatagramServer {
         let model = plan.model;
         let started =
             engine::start_datagrams(&plan, &*make).map_err(|error| StartError::Engine { model, error })?;
-        Ok(RunningDatagrams {
+        let control = DatagramControl {
             local_addr,
             model,
             path: plan.path,
             stop_signals: started.stop_signals,
             counters: started.counters,
-            threads: started.threads,
             stopping: AtomicBool::new(false),
-        })
+        };
+        Ok(RunningDatagrams { handle: DatagramHandle(Arc::new(control)), threads: started.threads })
     }
 }
 
 /// A running datagram server. Dropping it stops it and waits for its threads.
+#[derive(Debug)]
 #[must_use = "the server stops when this is dropped"]
 pub struct RunningDatagrams {
-    local_addr: SocketAddr,
-    model: Model,
-    path: DatagramPath,
-    stop_signals: Vec<Arc<StopSignal>>,
-    counters: Vec<Arc<DatagramCounters>>,
+    handle: DatagramHandle,
     threads: Vec<JoinHandle<()>>,
-    stopping: AtomicBool,
 }
 
 impl RunningDatagrams {
+    /// A handle for other threads: to stop the server or to read its counters, while this one [waits](Self::join).
+    #[must_use]
+    pub fn handle(&self) -> DatagramHandle {
+        self.handle.clone()
+    }
+
     /// The bound address.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.local_addr
+        self.handle.local_addr()
     }
 
     /// The model in use.
     #[must_use]
     pub fn model(&self) -> Model {
-        self.model
+        self.handle.model()
     }
 
     /// How datagrams pass through the kernel.
     #[must_use]
     pub fn path(&self) -> DatagramPath {
-        self.path
+        self.handle.path()
     }
 
     /// The current counters.
     #[must_use]
     pub fn stats(&self) -> DatagramStats {
-        DatagramStats::sum(&self.counters)
-    }
-
-    /// A handle to the counters for another thread, for example one that exports them. It outlives the server; then the
-    /// values no longer change.
-    pub fn watch(&self) -> impl Fn() -> DatagramStats + Clone + Send + Sync + use<> {
-        let counters = self.counters.clone();
-        move || DatagramStats::sum(&counters)
+        self.handle.stats()
     }
 
     /// The current counters of each I/O thread.
     #[must_use]
-    pub fn stats_by_thread(&self) -> Vec<DatagramStats> {
-        self.counters.iter().map(|one| DatagramStats::sum(std::slice::from_ref(one))).collect()
+    pub fn thread_stats(&self) -> Vec<DatagramStats> {
+        self.handle.thread_stats()
     }
 
     /// Whether an I/O thread has ended unexpectedly.
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        !self.stopping.load(Relaxed) && self.threads.iter().any(JoinHandle::is_finished)
+        !self.handle.0.stopping.load(Relaxed) && self.threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// Serves what has arrived until now, sends the replies and stops, after at most [`DatagramPolicy::drain_timeout`].
-    /// Returns immediately; [`join`](Self::join) waits.
+    /// Begins to stop; see [`DatagramHandle::stop`].
     pub fn stop(&self) {
-        self.stopping.store(true, Relaxed);
-        StopSignal::ask(&self.stop_signals, StopOrder::Serve);
+        self.handle.stop();
     }
 
-    /// Stops, and leaves datagrams queued in the sockets to the process that
-    /// [shares](BoundDatagramServer::share_sockets) them: nothing more is received, and what was received already is
-    /// answered, until at most [`DatagramPolicy::drain_timeout`]. Returns immediately. Models whose threads block in
-    /// the receive (`blocking`, `pool`) cannot share sockets; there queued datagrams are lost.
+    /// Begins to stop, and leaves what is queued to another process; see [`DatagramHandle::leave`].
     pub fn leave(&self) {
-        self.stopping.store(true, Relaxed);
-        StopSignal::ask(&self.stop_signals, StopOrder::Leave);
+        self.handle.leave();
     }
 
-    /// Waits until the server has stopped and returns the final counters. Does not stop it.
+    /// Waits until the server has stopped and returns the final counters. Does not stop it: another thread does, by a
+    /// [handle](Self::handle).
     ///
     /// # Panics
     /// One of its threads has panicked, which is a fault of this library: panics of sessions end at their connection.
@@ -328,8 +318,75 @@ impl Drop for RunningDatagrams {
     }
 }
 
-impl std::fmt::Debug for RunningDatagrams {
+/// A running datagram server as other threads see it; see [`ServerHandle`](super::ServerHandle). It outlives the
+/// server; then its counters stay, and a stop has no effect.
+#[derive(Clone)]
+pub struct DatagramHandle(Arc<DatagramControl>);
+
+struct DatagramControl {
+    local_addr: SocketAddr,
+    model: Model,
+    path: DatagramPath,
+    stop_signals: Vec<Arc<StopSignal>>,
+    counters: Vec<Arc<DatagramCounters>>,
+    stopping: AtomicBool,
+}
+
+impl DatagramHandle {
+    /// The bound address.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.0.local_addr
+    }
+
+    /// The model in use.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        self.0.model
+    }
+
+    /// How datagrams pass through the kernel.
+    #[must_use]
+    pub fn path(&self) -> DatagramPath {
+        self.0.path
+    }
+
+    /// The current counters: the sum of those of all threads, in microseconds, without a lock.
+    #[must_use]
+    pub fn stats(&self) -> DatagramStats {
+        DatagramStats::sum(&self.0.counters)
+    }
+
+    /// The current counters of each I/O thread.
+    #[must_use]
+    pub fn thread_stats(&self) -> Vec<DatagramStats> {
+        self.0.counters.iter().map(|one| DatagramStats::sum(std::slice::from_ref(one))).collect()
+    }
+
+    /// Serves what has arrived until now, sends the replies and stops, after at most [`DatagramPolicy::drain_timeout`].
+    /// Returns immediately; [`RunningDatagrams::join`] waits.
+    pub fn stop(&self) {
+        self.0.stop(StopOrder::Serve);
+    }
+
+    /// Stops, and leaves datagrams queued in the sockets to the process that
+    /// [shares](BoundDatagramServer::share_sockets) them: nothing more is received, and what was received already is
+    /// answered, until at most [`DatagramPolicy::drain_timeout`]. Returns immediately. Models whose threads block in
+    /// the receive (`blocking`, `pool`) cannot share sockets; there queued datagrams are lost.
+    pub fn leave(&self) {
+        self.0.stop(StopOrder::Leave);
+    }
+}
+
+impl DatagramControl {
+    fn stop(&self, order: StopOrder) {
+        self.stopping.store(true, Relaxed);
+        StopSignal::ask(&self.stop_signals, order);
+    }
+}
+
+impl std::fmt::Debug for DatagramHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RunningDatagrams").field("local_addr", &self.local_addr).finish_non_exhaustive()
+        f.debug_struct("DatagramHandle").field("local_addr", &self.0.local_addr).finish_non_exhaustive()
     }
 }

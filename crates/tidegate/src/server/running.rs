@@ -16,83 +16,62 @@ use crate::stats::{Counters, Stats, each, sum};
 #[derive(Debug)]
 #[must_use = "the server stops when this is dropped"]
 pub struct Running {
-    pub(super) threads: Threads,
-    pub(super) local_addr: Endpoint,
-    pub(super) model: Model,
-    /// Properties of its service.
-    pub(super) dials: usize,
-    /// Its service has limits, too. The engine owns it.
-    pub(super) service: Weak<dyn ErasedService>,
-    /// The policy at the start.
-    pub(super) policy: Arc<Policy>,
+    handle: ServerHandle,
+    threads: Threads,
     /// Removed after the threads have ended: fields are dropped in order.
-    pub(super) file: Option<SocketFile>,
+    file: Option<SocketFile>,
 }
 
 impl Running {
+    pub(super) fn new(started: EngineHandle, properties: Properties, file: Option<SocketFile>) -> Self {
+        let threads = Threads::new(started);
+        let handle = ServerHandle { control: threads.control.clone(), properties: Arc::new(properties) };
+        Self { handle, threads, file }
+    }
+
+    /// A handle for other threads: to stop the server, to change its limits, or to read its counters, while this one
+    /// [waits](Self::join).
+    #[must_use]
+    pub fn handle(&self) -> ServerHandle {
+        self.handle.clone()
+    }
+
     /// The listening address.
     #[must_use]
     pub fn local_addr(&self) -> &Endpoint {
-        &self.local_addr
+        self.handle.local_addr()
     }
 
     /// The model in use.
     #[must_use]
     pub fn model(&self) -> Model {
-        self.model
+        self.handle.model()
     }
 
-    /// The current counters.
+    /// The current counters; see [`ServerHandle::stats`].
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.threads.stats()
+        self.handle.stats()
     }
 
-    /// The current counters of each I/O thread; those of models with a loop and of `pool` in the order of
-    /// [`Peer::thread`](crate::Peer). On `blocking`, connections use the sets of counters in turn. Counts of a separate
-    /// accepting or dialling thread are only in [`stats`](Self::stats). On models that start I/O threads as connections
-    /// come (`event-select`, `overlapped`) they are those of the threads started so far.
+    /// The current counters of each I/O thread; see [`ServerHandle::thread_stats`].
     #[must_use]
     pub fn thread_stats(&self) -> Vec<Stats> {
-        each(self.threads.counters.of_io_threads())
+        self.handle.thread_stats()
     }
 
     /// The policy it was started with.
     #[must_use]
     pub fn first_policy(&self) -> &Policy {
-        &self.policy
+        &self.handle.properties.policy
     }
 
-    /// Changes the limits, for example to another strategy; open connections apply them immediately. Limits fixed at
-    /// the start must not change: [`Policy::as_far_as_possible`] applies only the others.
+    /// Changes the limits; see [`ServerHandle::set_policy`].
     ///
     /// # Errors
-    /// An invalid policy, one that the model cannot enforce, one that [contradicts](crate::Service::check_limits) the limits
-    /// of the service, one with fewer permits than there are I/O threads, or one that changes a fixed limit; nothing is
-    /// changed then.
+    /// A policy that cannot be applied; nothing is changed then.
     pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
-        policy.check()?;
-        engine::check_policy(self.model, &policy)?;
-        policy.check_dials(self.dials)?;
-        if let Some(service) = self.service.upgrade() {
-            service.check_limits(&policy)?;
-        }
-        policy.check_permits(self.threads.counters.of_io_threads().len())?;
-        self.policy.check_change(&policy)?;
-        self.threads.set_policy(&Arc::new(policy))
-    }
-
-    /// A handle to the counters for another thread, for example one that exports them. It outlives the server; then the
-    /// values no longer change. Each call sums the counters of all I/O threads: microseconds, without a lock.
-    pub fn watch(&self) -> impl Fn() -> Stats + Clone + Send + Sync + use<> {
-        let counters = self.threads.counters.clone();
-        move || counters.sum()
-    }
-
-    /// A handle to [`thread_stats`](Self::thread_stats) for another thread; see [`watch`](Self::watch).
-    pub fn watch_threads(&self) -> impl Fn() -> Vec<Stats> + Clone + Send + Sync + use<> {
-        let counters = self.threads.counters.clone();
-        move || each(counters.of_io_threads())
+        self.handle.set_policy(policy)
     }
 
     /// Whether an I/O thread has ended unexpectedly: its connections are lost, and it accepts no more. Panics of
@@ -103,10 +82,9 @@ impl Running {
         self.threads.is_broken()
     }
 
-    /// Stops accepting and lets connections finish what is in flight, for at most [`Policy::drain_timeout`]. Returns
-    /// immediately; [`join`](Self::join) waits.
+    /// Begins to stop; see [`ServerHandle::stop`].
     pub fn stop(&self) {
-        self.threads.stop();
+        self.handle.stop();
     }
 
     /// Keeps the file of the Unix socket when the server ends: a successor accepts from the same socket.
@@ -116,85 +94,188 @@ impl Running {
         }
     }
 
-    /// Waits until the server has stopped and returns the final counters. Does not stop it.
+    /// Waits until the server has stopped and returns the final counters. Does not stop it: another thread does, by a
+    /// [handle](Self::handle).
     ///
     /// # Panics
     /// One of its threads has panicked, which is a fault of this library: panics of sessions end at their connection.
     pub fn join(mut self) -> Stats {
         self.threads.join();
-        self.threads.stats()
+        self.stats()
+    }
+}
+
+/// What is known of a server from its start.
+#[derive(Debug)]
+pub(super) struct Properties {
+    pub(super) local_addr: Endpoint,
+    pub(super) model: Model,
+    /// Of its service.
+    pub(super) dials: usize,
+    /// Its service has limits, too. The engine owns it.
+    pub(super) service: Weak<dyn ErasedService>,
+    /// The policy at the start.
+    pub(super) policy: Arc<Policy>,
+}
+
+/// A running server as other threads see it: for a signal handler that stops it, or an exporter of its counters. Cheap
+/// to clone: two reference counts. It does not keep the server running; of a server that has ended, the counters stay,
+/// and a stop or a change of limits has no effect.
+///
+/// ```
+/// use tidegate::{Consumed, Outbox, Peer, Refusal, Server, Service, Session};
+/// # struct Echo;
+/// # impl Service for Echo {
+/// #     type Session = Echo;
+/// #     fn open(&self, _: &Peer) -> Result<Echo, Refusal> {
+/// #         Ok(Echo)
+/// #     }
+/// # }
+/// # impl Session for Echo {
+/// #     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+/// #         out.write(input);
+/// #         Consumed::all(input)
+/// #     }
+/// # }
+///
+/// let running = Server::new(Echo).bind("127.0.0.1:0")?.start()?;
+/// let handle = running.handle();
+/// // In place of this thread: `ctrlc::set_handler(move || handle.stop())`, of the crate `ctrlc`.
+/// let stopper = std::thread::spawn(move || handle.stop());
+/// println!("served {} connections", running.join().accepted);
+/// # stopper.join().unwrap();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ServerHandle {
+    control: Arc<Control>,
+    properties: Arc<Properties>,
+}
+
+impl ServerHandle {
+    /// The listening address.
+    #[must_use]
+    pub fn local_addr(&self) -> &Endpoint {
+        &self.properties.local_addr
+    }
+
+    /// The model in use.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        self.properties.model
+    }
+
+    /// The current counters: the sum of those of all threads, in microseconds, without a lock.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.control.stats()
+    }
+
+    /// The current counters of each I/O thread; those of models with a loop and of `pool` in the order of
+    /// [`Peer::thread`](crate::Peer). On `blocking`, connections use the sets of counters in turn. Counts of a separate
+    /// accepting or dialling thread are only in [`stats`](Self::stats). On models that start I/O threads as connections
+    /// come (`event-select`, `overlapped`) they are those of the threads started so far.
+    #[must_use]
+    pub fn thread_stats(&self) -> Vec<Stats> {
+        each(self.control.of_io_threads())
+    }
+
+    /// Changes the limits, for example to another strategy; open connections apply them immediately. Limits fixed at
+    /// the start must not change: [`Policy::as_far_as_possible`] applies only the others.
+    ///
+    /// # Errors
+    /// An invalid policy, one that the model cannot enforce, one that [contradicts](crate::Service::check_limits) the
+    /// limits of the service, one with fewer permits than there are I/O threads, or one that changes a fixed limit;
+    /// nothing is changed then.
+    pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
+        let Properties { model, dials, service, policy: first, .. } = &*self.properties;
+        policy.check()?;
+        engine::check_policy(*model, &policy)?;
+        policy.check_dials(*dials)?;
+        if let Some(service) = service.upgrade() {
+            service.check_limits(&policy)?;
+        }
+        policy.check_permits(self.control.of_io_threads().len())?;
+        first.check_change(&policy)?;
+        self.control.set_policy(&Arc::new(policy))
+    }
+
+    /// Stops accepting and lets connections finish what is in flight, for at most [`Policy::drain_timeout`]. Returns
+    /// immediately; [`Running::join`] waits.
+    pub fn stop(&self) {
+        self.control.stop();
     }
 }
 
 /// The threads of a running server or client.
 pub(crate) struct Threads {
-    pub(crate) command_queues: Vec<Arc<CommandQueue>>,
-    counters: CounterSets,
+    pub(crate) control: Arc<Control>,
     handles: Vec<JoinHandle<()>>,
+}
+
+/// What is asked of threads, and what they have counted.
+pub(crate) struct Control {
+    pub(crate) command_queues: Arc<[Arc<CommandQueue>]>,
+    /// The counters of I/O threads, also of those that are not started yet.
+    io: Vec<Arc<Counters>>,
+    /// Those of threads that accept or dial for them.
+    others: Vec<Arc<Counters>>,
+    growth: Option<Arc<Growth>>,
     stopping: AtomicBool,
 }
 
-/// The counters of the threads of a server or client.
-#[derive(Clone)]
-struct CounterSets {
-    /// Those of I/O threads, also of those that are not started yet.
-    io: Arc<[Arc<Counters>]>,
-    /// Those of threads that accept or dial for them.
-    others: Arc<[Arc<Counters>]>,
-    growth: Option<Arc<Growth>>,
-}
-
-impl CounterSets {
+impl Control {
     fn of_io_threads(&self) -> &[Arc<Counters>] {
         let started = self.growth.as_ref().map_or(self.io.len(), |growth| growth.started());
         &self.io[..started]
     }
 
-    fn sum(&self) -> Stats {
-        sum(self.of_io_threads().iter().chain(&*self.others))
-    }
-}
-
-impl Threads {
-    pub(crate) fn new(started: EngineHandle) -> Self {
-        Self {
-            command_queues: started.command_queues,
-            counters: CounterSets {
-                io: started.counters.into(),
-                others: started.others.into(),
-                growth: started.growth,
-            },
-            handles: started.threads,
-            stopping: AtomicBool::new(false),
-        }
-    }
-
     pub(crate) fn stats(&self) -> Stats {
-        self.counters.sum()
-    }
-
-    fn is_broken(&self) -> bool {
-        let later = || self.counters.growth.as_ref().is_some_and(|growth| growth.has_ended());
-        !self.stopping.load(Relaxed) && (self.handles.iter().any(JoinHandle::is_finished) || later())
+        sum(self.of_io_threads().iter().chain(&self.others))
     }
 
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Relaxed);
-        for command_queue in &self.command_queues {
+        for command_queue in &*self.command_queues {
             // A closed command queue belongs to a thread that has already stopped.
             let _ = command_queue.push(Command::Drain);
         }
     }
 
     fn set_policy(&self, policy: &Arc<Policy>) -> Result<(), PolicyError> {
-        if let Some(growth) = &self.counters.growth {
+        if let Some(growth) = &self.growth {
             return growth.set_policy(policy);
         }
-        for command_queue in &self.command_queues {
+        for command_queue in &*self.command_queues {
             // A thread that has stopped needs no limits.
             let _ = command_queue.push(Command::Policy(policy.clone()));
         }
         Ok(())
+    }
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").field("stopping", &self.stopping).finish_non_exhaustive()
+    }
+}
+
+impl Threads {
+    pub(crate) fn new(started: EngineHandle) -> Self {
+        let control = Control {
+            command_queues: started.command_queues.into(),
+            io: started.counters,
+            others: started.others,
+            growth: started.growth,
+            stopping: AtomicBool::new(false),
+        };
+        Self { control: Arc::new(control), handles: started.threads }
+    }
+
+    fn is_broken(&self) -> bool {
+        let later = || self.control.growth.as_ref().is_some_and(|growth| growth.has_ended());
+        let is_stopping = self.control.stopping.load(Relaxed);
+        !is_stopping && (self.handles.iter().any(JoinHandle::is_finished) || later())
     }
 
     pub(crate) fn join(&mut self) {
@@ -209,14 +290,14 @@ impl Threads {
     fn join_all(&mut self, each: impl Fn(std::thread::Result<()>)) {
         while !self.handles.is_empty() {
             self.handles.drain(..).for_each(|handle| each(handle.join()));
-            self.handles.extend(self.counters.growth.iter().flat_map(|growth| growth.take_handles()));
+            self.handles.extend(self.control.growth.iter().flat_map(|growth| growth.take_handles()));
         }
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.stop();
+        self.control.stop();
         self.join_all(drop);
     }
 }
@@ -248,7 +329,7 @@ mod tests {
             assert!(start.elapsed() < Duration::from_secs(60), "nobody noticed");
             std::thread::yield_now();
         }
-        threads.stop();
+        threads.control.stop();
         assert!(!threads.is_broken());
     }
 
@@ -260,5 +341,27 @@ mod tests {
         running.stop();
         assert!(!running.is_broken());
         assert_eq!(running.join().accepted, 0);
+    }
+
+    #[test]
+    fn another_thread_stops_it_by_a_handle_that_outlives_it() {
+        let running = Server::new(Deaf).model(Model::Poll).bind("127.0.0.1:0").unwrap().start().unwrap();
+        let handle = running.handle();
+        let client = std::net::TcpStream::connect(handle.local_addr().to_string()).unwrap();
+        while handle.stats().accepted == 0 {
+            std::thread::yield_now();
+        }
+        drop(client);
+        let stopper = std::thread::spawn({
+            let handle = handle.clone();
+            move || handle.stop()
+        });
+        let stats = running.join();
+        stopper.join().unwrap();
+        assert_eq!((stats.accepted, handle.stats()), (1, stats));
+        assert_eq!(handle.thread_stats().iter().map(|thread| thread.accepted).sum::<u64>(), 1);
+        handle.stop();
+        assert_eq!(handle.set_policy(Policy::default()), Ok(()));
+        assert!(handle.set_policy(Policy::default().max_connections(0)).is_err());
     }
 }

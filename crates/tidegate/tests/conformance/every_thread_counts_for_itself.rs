@@ -48,7 +48,7 @@ fn case(model: Model) {
     let work = Arc::new(Work::default());
     let theirs = work.clone();
     let server = kit::serve(model, kit::policy(model), kit::sessions(move || Guest(theirs.clone())));
-    let each = server.watch_threads();
+    let handle = server.handle();
     let mut callers: Vec<_> = (0..CALLERS).map(|_| kit::connect(server.local_addr())).collect();
     for (i, caller) in callers.iter_mut().enumerate() {
         caller.write_all(&vec![b'x'; i + 1]).expect("send");
@@ -62,7 +62,7 @@ fn case(model: Model) {
     assert_eq!((stats.accepted, stats.bytes_in, stats.bytes_out), (CALLERS as u64, total, total));
 
     let mut shown: Vec<u64> = work.shown.lock().expect("shown").values().copied().collect();
-    let mut counted: Vec<u64> = each().iter().map(|stats| stats.bytes_in).filter(|&bytes| bytes > 0).collect();
+    let mut counted: Vec<u64> = handle.thread_stats().iter().map(|one| one.bytes_in).filter(|&n| n > 0).collect();
     shown.sort_unstable();
     counted.sort_unstable();
     assert_eq!(counted, shown, "the bytes that each thread was shown");

@@ -55,11 +55,11 @@ fn shares(
     arrive: fn(&Endpoint, usize),
 ) {
     let server = kit::serve(model, policy.clone(), service);
-    let each = server.watch_threads();
+    let handle = server.handle();
     arrive(server.local_addr(), connections());
     let stats = kit::finish(server);
     assert_eq!(stats.accepted, connections() as u64, "{model}: nobody is lost");
-    check(&format!("{model}, {what}"), &accepted(&each()), ahead(policy));
+    check(&format!("{model}, {what}"), &accepted(&handle.thread_stats()), ahead(policy));
 }
 
 /// How far a thread may be ahead of another by design, however slowly each of them runs: the lead that it keeps
@@ -160,7 +160,7 @@ fn successor(model: Model, policy: &Policy) {
     let first = bound.start().expect("start");
     let count = connections() / 2;
     requests(&addr, count);
-    check(&format!("{model}, before the change of servers"), &accepted(&first.watch_threads()()), ahead(policy));
+    check(&format!("{model}, before the change of servers"), &accepted(&first.thread_stats()), ahead(policy));
 
     let (calls, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (first, second) = thread::scope(|scope| {
@@ -181,10 +181,10 @@ fn successor(model: Model, policy: &Policy) {
         over.store(true, SeqCst);
         (first, second)
     });
-    let each = second.watch_threads();
-    let before = accepted(&each());
+    let before = accepted(&second.thread_stats());
     requests(&addr, count);
-    let since: Vec<_> = accepted(&each()).iter().zip(&before).map(|(now, before)| now - before).collect();
+    let after = accepted(&second.thread_stats());
+    let since: Vec<_> = after.iter().zip(&before).map(|(now, before)| now - before).collect();
     let second = kit::finish(second);
     kit::check(&first);
     let all = (2 * count + calls.into_inner()) as u64;

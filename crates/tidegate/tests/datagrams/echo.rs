@@ -199,11 +199,11 @@ fn several_threads_serve_many_peers_and_each_peer_in_order() {
             assert_eq!(rounds, [0, 1, 2, 3, 4], "on {model}");
         }
         until(&server, "all counted", |stats| stats.datagrams_out == 160);
-        let busy = server.stats_by_thread().iter().filter(|stats| stats.datagrams_in > 0).count();
+        let busy = server.thread_stats().iter().filter(|stats| stats.datagrams_in > 0).count();
         if model != Model::Pool {
             assert!(busy > 1, "one thread served all on {model}");
         }
-        assert_eq!(server.stats_by_thread().len(), 4);
+        assert_eq!(server.thread_stats().len(), 4);
         let stats = end(server);
         assert_eq!((stats.datagrams_in, stats.datagrams_out), (160, 160), "{stats:?}");
     });
