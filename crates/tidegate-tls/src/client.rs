@@ -263,7 +263,7 @@ impl<S: Service> Service for TlsClient<S> {
     }
 
     fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
-        self.shared.limits.check_service(policy)?;
+        self.shared.limits.check(policy)?;
         self.shared.service.check_limits(policy)
     }
 

@@ -133,15 +133,6 @@ pub enum TlsError {
     /// There are no trusted certificates.
     #[error("this system has no trusted certificates ({0}); give the certificate of the server's authority")]
     NoRoots(String),
-    /// The policy would reset a connection with an unfinished record.
-    #[error(
-        "input_bytes ({0}) is too small for TLS: an incomplete record is unconsumed input; raise it to {least} or more",
-        least = crate::session::RECORD_BYTES
-    )]
-    InputBytes(usize),
-    /// A limit that is out of range.
-    #[error(transparent)]
-    Limit(#[from] tidegate::PolicyError),
     /// An error of rustls.
     #[error("TLS cannot be set up: {0}")]
     Setup(#[from] rustls::Error),

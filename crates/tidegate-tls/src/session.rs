@@ -12,7 +12,7 @@ use tidegate::{
 };
 
 use crate::channel::{Channel, TlsSide};
-use crate::fault::{Fault, TlsCounters, TlsError};
+use crate::fault::{Fault, TlsCounters};
 
 /// Maximum size of a record: a header of five bytes, and 2^14 bytes with 2,048 of protection (RFC 5246, section 6.2.3).
 /// The minimum [`Policy::input_bytes`] for TLS.
@@ -47,15 +47,7 @@ impl TlsLimits {
     ///
     /// # Errors
     /// The first contradiction found, with its remedy.
-    pub fn check(&self, policy: &Policy) -> Result<(), TlsError> {
-        if policy.input_bytes < RECORD_BYTES {
-            return Err(TlsError::InputBytes(policy.input_bytes));
-        }
-        Ok(self.check_under(policy)?)
-    }
-
-    /// The same for [`Service::check_limits`].
-    pub(crate) fn check_service(&self, policy: &Policy) -> Result<(), PolicyError> {
+    pub fn check(&self, policy: &Policy) -> Result<(), PolicyError> {
         if policy.input_bytes < RECORD_BYTES {
             let must = format!("at least {RECORD_BYTES}: an incomplete TLS record is unconsumed input");
             return Err(PolicyError::Range {

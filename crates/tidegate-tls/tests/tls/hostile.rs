@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::version::TLS13;
-use tidegate::{Policy, Server};
+use tidegate::{Policy, PolicyError, Server};
 use tidegate_services::Echo;
-use tidegate_tls::{Fault, TlsCounters, TlsError, TlsLimits, TlsServer};
+use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
 
 use crate::papers::Papers;
 use crate::test_client::TestClient;
@@ -154,9 +154,11 @@ fn who_leaves_in_the_handshake_is_counted_and_a_check_of_the_port_is_not() {
 #[test]
 fn limits_that_cannot_work_are_refused() {
     let small = Policy::default().input_bytes(16 * 1024);
-    assert!(matches!(TlsLimits::default().check(&small), Err(TlsError::InputBytes(16_384))));
+    let error = TlsLimits::default().check(&small).unwrap_err();
+    assert!(matches!(error, PolicyError::Range { name: "input_bytes", .. }), "{error}");
     let hasty = TlsLimits::default().handshake_timeout(Some(Duration::ZERO));
-    assert!(matches!(hasty.check(&Policy::default()), Err(TlsError::Limit(_))));
+    let error = hasty.check(&Policy::default()).unwrap_err();
+    assert!(matches!(error, PolicyError::Range { name: "handshake_timeout", .. }), "{error}");
     assert!(TlsLimits::default().check(&Policy::default()).is_ok());
 }
 
