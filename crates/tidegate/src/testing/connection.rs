@@ -82,6 +82,10 @@ impl TestConnection {
     ///
     /// # Errors
     /// The service refuses it.
+    ///
+    /// # Panics
+    /// As [`open_with`](Self::open_with).
+    #[track_caller]
     pub fn open<S: Service>(service: &S) -> Result<Self, Refusal> {
         let addr = service.options().peer_addr.then_some(PEER);
         let local = service.options().local_addr.then_some(LOCAL);
@@ -93,11 +97,20 @@ impl TestConnection {
     ///
     /// # Errors
     /// The service refuses it.
+    ///
+    /// # Panics
+    /// The policy is invalid, or contradicts the [limits of the service](Service::check_limits):
+    /// [`Server::bind`](crate::Server::bind) refuses it.
+    #[track_caller]
     pub fn open_with<S: Service>(service: &S, peer: &Peer, policy: Policy) -> Result<Self, Refusal> {
+        let checked = policy.check().and_then(|()| policy.check_dials(service.options().dials));
+        if let Err(why) = checked.and_then(|()| service.check_limits(&policy)) {
+            panic!("a server does not start under this policy: {why}");
+        }
         Ok(Self::of(Box::new(service.open(peer)?), peer, policy, Instant::now()).opened())
     }
 
-    /// Opens an accepted connection of one session, under this policy.
+    /// Opens an accepted connection of one session, under this policy. The limits are not checked: there is no service.
     #[must_use]
     pub fn of_session(session: impl Session, policy: Policy) -> Self {
         let peer = Peer::accepted().with_addr(Some(PEER));
