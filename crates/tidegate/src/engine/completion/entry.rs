@@ -8,7 +8,7 @@ use tidegate_os::socket::More;
 use super::leaving::InFlight;
 use super::{Chained, Close, CompletionDriver};
 use crate::engine::worker::admission::Quota;
-use crate::engine::worker::loop_driver::{LoopEntry, Phase};
+use crate::engine::worker::loop_driver::{LoopEntry, Phase, Pinning};
 use crate::engine::worker::loop_state::LoopState;
 use crate::engine::worker::permits::{ConnectionPermits, Permits};
 use crate::proto::queue::FileSending;
@@ -158,7 +158,10 @@ impl<P: CompletionDriver> CompletionEntry<P> {
         } else if may_send {
             self.post_send(token, port, loop_state)?;
         }
-        let most = loop_state.worker.policy.posted_sends.min(port.most_sends());
+        let most = match loop_state.pinning {
+            Pinning::Usual => loop_state.worker.policy.posted_sends.min(port.most_sends()),
+            Pinning::Least => 1,
+        };
         while self.sends_more(most) && loop_state.permits.may_send_more(&mut self.permits) {
             self.post_send(token, port, loop_state)?;
         }

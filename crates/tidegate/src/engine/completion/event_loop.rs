@@ -528,6 +528,7 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
     }
 
     fn set_pinning(&mut self, pinning: Pinning) {
+        self.loop_state.pinning = pinning;
         self.port.set_pinning(pinning);
     }
 

@@ -41,7 +41,7 @@ impl Phase {
     }
 }
 
-/// How much memory receives may pin until data is there.
+/// How much memory operations in flight may pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Pinning {
     Usual,

@@ -19,6 +19,7 @@ use super::admission::{self, AcceptPause, DialRoom, Quota};
 use super::balance::ThreadPlaces;
 use super::coalescing::Coalescing;
 use super::command_queue::{Accepted, Command};
+use super::loop_driver::Pinning;
 use super::permits::Permits;
 use crate::policy::accept::{Admission, Fullness, admission, admitted};
 use crate::policy::pressure::Relief;
@@ -55,6 +56,8 @@ pub(in crate::engine) struct LoopState {
     /// Others hand it connections while it has fewer.
     takes: usize,
     pub(in crate::engine) permits: Permits,
+    /// What operations in flight may pin.
+    pub(in crate::engine) pinning: Pinning,
     /// When there was last something to do.
     active: Instant,
     pause: AcceptPause,
@@ -72,6 +75,7 @@ impl LoopState {
         let mut new = Self {
             mail_sink: worker.command_queue.clone(),
             permits: Permits::new(&worker, now),
+            pinning: Pinning::Usual,
             active: now,
             worker,
             now,

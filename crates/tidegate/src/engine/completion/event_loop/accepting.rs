@@ -59,11 +59,11 @@ impl OutstandingAccepts {
     /// Whether accepts are to be single ones, a few at a time: from when the endless one has brought more at once than
     /// are to be accepted in a row, until a single one finds nobody. Many at once keep the others waiting; and of a
     /// thousand that are accepted, then read, then answered and then closed, nothing is left in the processor's cache
-    /// from one step to the next. `may_have_come`: of what single ones brought, not all may have been looked at.
-    fn go_in_batches(&mut self, at_once: usize, batch: usize, may_have_come: bool) -> bool {
+    /// from one step to the next. `idle`: single ones that have certainly found nobody.
+    fn go_in_batches(&mut self, at_once: usize, batch: usize, idle: usize) -> bool {
         self.in_batches = match self.endless {
             true => at_once > batch,
-            false => self.in_batches && (self.single == 0 || may_have_come),
+            false => self.in_batches && idle == 0,
         };
         self.in_batches
     }
@@ -167,8 +167,9 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     /// One accept that completes without end, unless that brings too many at once.
     fn accept_all(&mut self, listener: &P::Listener, at_once: usize) {
         let batch = self.loop_state.worker.policy.accept.batch;
-        let full = self.loop_state.was_full();
-        let in_batches = P::TAKES_BACKLOG && self.accepts.go_in_batches(at_once, batch, full);
+        // Of what a full batch of events left behind, some may be accepts.
+        let idle = if self.loop_state.was_full() { 0 } else { self.accepts.single };
+        let in_batches = P::TAKES_BACKLOG && self.accepts.go_in_batches(at_once, batch, idle);
         match (in_batches, self.accepts.endless) {
             (true, true) => self.stop_accepting(),
             (true, false) => self.accept_singly(listener, self.quantum()),
@@ -320,20 +321,27 @@ mod tests {
         assert_eq!(accepts.wanted(8), 17);
     }
 
+    #[test]
+    fn when_all_are_used_up_twice_as_many_are_posted_and_then_fewer_again() {
+        let mut accepts = OutstandingAccepts { single: 1, most: 8, ..OutstandingAccepts::default() };
+        accepts.note_exhausted();
+        assert_eq!(accepts.wanted(8), 8, "one is left");
+        accepts.single = 0;
+        accepts.note_exhausted();
+        assert_eq!([8, 8, 8].map(|high| accepts.wanted(high)), [16, 8, 8]);
+    }
+
     /// A burst is more than a batch; what follows it is taken by single accepts, until they find nobody.
     #[test]
     fn a_server_that_is_behind_accepts_in_batches() {
         let mut accepts = OutstandingAccepts { endless: true, ..OutstandingAccepts::default() };
-        assert!(!accepts.go_in_batches(64, 64, false), "that many may come at once");
-        assert!(accepts.go_in_batches(65, 64, false));
+        assert!(!accepts.go_in_batches(64, 64, 0), "that many may come at once");
+        assert!(accepts.go_in_batches(65, 64, 0));
         accepts.endless = false; // it was asked to end, and has come back
         for at_once in [0, 16, 16] {
-            assert!(accepts.go_in_batches(at_once, 64, false), "all single ones were used up");
+            assert!(accepts.go_in_batches(at_once, 64, 0), "all single ones were used up");
         }
-        accepts.single = 1;
-        assert!(accepts.go_in_batches(15, 64, true), "the other one may have come, too");
-        assert!(!accepts.go_in_batches(15, 64, false), "one of them waits");
-        accepts.single = 0;
-        assert!(!accepts.go_in_batches(16, 64, false), "nothing says that it is behind again");
+        assert!(!accepts.go_in_batches(15, 64, 1), "one of them waits");
+        assert!(!accepts.go_in_batches(16, 64, 0), "nothing says that it is behind again");
     }
 }

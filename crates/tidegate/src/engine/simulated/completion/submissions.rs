@@ -7,6 +7,7 @@ use tidegate_os::file::FileRange;
 use super::{Ask, NOWHERE, Operation, OperationKind, Receives, SimPort, Slot, SlotOrder, Submission};
 use crate::engine::completion::{Completion, CompletionDriver};
 use crate::engine::simulated::world::{Happening, World, with};
+use crate::engine::worker::loop_driver::Pinning;
 use crate::proto::{Direction, Sequence, Token};
 
 /// What the loop asks for.
@@ -101,7 +102,7 @@ impl SimPort {
         with(|world| {
             world.tries_again(socket.id, Direction::Send);
             world.sockets[socket.id].order[Direction::Send as usize].begin();
-            let most = world.policy.posted_sends;
+            let most = if self.pinning == Pinning::Least { 1 } else { world.policy.posted_sends };
             let flying = &mut world.sockets[socket.id].flying;
             flying.sends += 1;
             let sends = flying.sends;
