@@ -224,7 +224,7 @@ pub fn run(args: Args) -> CommandResult {
     Ok(if results.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// SIGINT and SIGTERM end servers and loads too: other programs would not notice that the bench is gone.
+/// SIGINT, SIGTERM and SIGHUP end servers and loads too: other programs would not notice that the bench is gone.
 pub(crate) fn end_children_with_this_program() -> anyhow::Result<()> {
     end_children_and_exit_with(1)
 }

@@ -21,6 +21,8 @@ use crate::{Failure, usage};
 /// six rounds the interval leaves the extremes out, of four it does not.
 const ANSWER_ROUND: Duration = Duration::from_millis(350);
 const ANSWER_ROUNDS: usize = 6;
+/// Time for the rounds of a point of the answer, which usually take 20 s here, so that it comes within a minute.
+const ANSWER_TIME: Duration = Duration::from_secs(23);
 const ANSWER_IDLE: usize = 5_000;
 const ANSWER_IDLE_QUICK: usize = 500;
 
@@ -303,6 +305,7 @@ impl Args {
             points: self.sizes(points),
             length,
             repeats: self.rounds(if is_short { ANSWER_ROUNDS } else { 4 }, 6),
+            within: None,
             keep_alive: self.keepalive || is_short,
             agents,
             program: self.program()?,
@@ -348,6 +351,7 @@ impl Args {
             points: ANSWER_POINTS.to_vec(),
             length: Length::Time(ANSWER_ROUND),
             repeats: self.rounds(ANSWER_ROUNDS, ANSWER_ROUNDS),
+            within: self.repeats.is_none().then_some(ANSWER_TIME),
             keep_alive: true,
             ..self.concurrency_settings(agents)?
         })

@@ -4,6 +4,8 @@
 //! server is the limit and not the load. A short calibration chooses the share of each point, the same for all models;
 //! rounds that show otherwise are repeated with a smaller one. Rates are given for a whole processor.
 
+use std::time::{Duration, Instant};
+
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
 
@@ -27,6 +29,8 @@ pub struct Settings {
     pub length: Length,
     /// Rounds of each point.
     pub repeats: usize,
+    /// Time for the rounds of a point: when it is over, what has [enough](ENOUGH) rounds gets no more.
+    pub within: Option<Duration>,
     /// Keep-alive connections; the article used a new one for each request.
     pub keep_alive: bool,
     /// Agents that generate the loads; none is this machine.
@@ -37,7 +41,17 @@ pub struct Settings {
     pub page_bytes: usize,
 }
 
+/// Rounds without which a point has no interval.
+pub const ENOUGH: usize = 4;
+
 impl Settings {
+    /// The numbers of the rounds of a point that began at `begun`.
+    fn turns(&self, begun: Instant) -> impl Iterator<Item = usize> + use<> {
+        let within = self.within;
+        let has_time = move || within.is_none_or(|within| begun.elapsed() < within);
+        (0..self.repeats).take_while(move |&turn| turn < ENOUGH || has_time())
+    }
+
     /// The settings that a saved run records, because they change the figures: of rows with kept connections apart from
     /// those of the others, because a run may have both.
     #[must_use]
@@ -157,10 +171,18 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         });
         let load = format!("at {concurrency}");
         let name = |model: &Model| format!("{model} {load}");
-        let rounds = share.in_turns(&models, settings.repeats, &mut table.failed, name, |share, &model| {
+        let turns = settings.turns(Instant::now());
+        let rounds = share.in_turns(&models, turns, &mut table.failed, name, |share, &model| {
             progress(&format!("{model}, {concurrency} at once"));
             level.round(share, model, settings.length)
         });
+        let taken = rounds.first().map_or(settings.repeats, Vec::len);
+        if taken < settings.repeats {
+            table.notes.push(format!(
+                "{load}: {taken} of {} rounds, because they took longer than expected",
+                settings.repeats
+            ));
+        }
         let share = share.value();
         let point = |(model, rounds): (&Model, Vec<Option<Round>>)| {
             let figures = Figures::of(&rounds.into_iter().flatten().collect::<Vec<_>>())?;
@@ -233,6 +255,25 @@ fn loaded(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_the_time_is_over_a_point_gets_no_more_than_enough_rounds() {
+        let settings = |within| Settings {
+            models: Vec::new(),
+            points: vec![100],
+            length: Length::Requests(1),
+            repeats: ENOUGH + 2,
+            within,
+            keep_alive: true,
+            agents: None,
+            program: None,
+            page_bytes: PAGE_BYTES,
+        };
+        let turns = |within| settings(within).turns(Instant::now()).count();
+        assert_eq!(turns(Some(Duration::ZERO)), ENOUGH);
+        assert_eq!(turns(Some(Duration::from_secs(3600))), ENOUGH + 2);
+        assert_eq!(turns(None), ENOUGH + 2);
+    }
 
     #[test]
     fn a_page_of_another_size_is_a_file_that_goes_with_the_measurement() {

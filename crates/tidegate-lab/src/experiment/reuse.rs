@@ -125,7 +125,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     let name = |(model, reused): &(Model, bool)| {
         format!("{model}, sockets {}", if *reused { "reused" } else { "closed" })
     };
-    let rounds = share.in_turns(&subjects, settings.repeats, &mut table.failed, name, |share, subject| {
+    let rounds = share.in_turns(&subjects, 0..settings.repeats, &mut table.failed, name, |share, subject| {
         progress(&name(subject));
         measure(bench, *subject, requests, share)
     });

@@ -81,21 +81,21 @@ impl CpuShare {
         self.set(least);
     }
 
-    /// So many rounds of each subject, `None` where one failed. Within a turn all have the same share, because it has
+    /// A round of each subject for each turn, `None` where one failed. Within a turn all have the same share, because it has
     /// an effect on what a request costs: when it shrinks, the rounds of the turn so far are measured again. Turns go
     /// there and back, so that a slow moment of the machine affects all alike.
     pub(super) fn in_turns<S>(
         &mut self,
         subjects: &[S],
-        repeats: usize,
+        turns: impl IntoIterator<Item = usize>,
         failed: &mut Vec<LeftOut>,
         name: impl Fn(&S) -> String,
         mut measure: impl FnMut(&Self, &S) -> Result<Round, LabError>,
     ) -> Vec<Vec<Option<Round>>> {
         let mut results: Vec<Vec<Option<Round>>> = subjects.iter().map(|_| Vec::new()).collect();
-        for repeat in 0..repeats {
+        for number in turns {
             let mut order: Vec<usize> = (0..subjects.len()).collect();
-            if repeat % 2 == 1 {
+            if number % 2 == 1 {
                 order.reverse();
             }
             let mut turn: Vec<Option<(f64, Result<Round, LabError>)>> =
@@ -200,7 +200,7 @@ mod tests {
         // The second subject needs less, and the third fails.
         let rounds = share.in_turns(
             &[0, 1, 2],
-            2,
+            0..2,
             &mut failed,
             |at| at.to_string(),
             |share, &at| {

@@ -156,7 +156,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             measure(bench, share, one, case, (settings.requests / CALIBRATION).max(1))
         });
         let failed = &mut table.failed;
-        let rounds = share.in_turns(&all, settings.repeats, failed, Contestant::name, |share, one| {
+        let rounds = share.in_turns(&all, 0..settings.repeats, failed, Contestant::name, |share, one| {
             progress(&format!("{}, {}", one.name(), case.words()));
             measure(bench, share, one, case, settings.requests)
         });
