@@ -64,7 +64,7 @@ pub struct LoadCommon {
     #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
+    #[arg(short, long, visible_short_alias = 'z', value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
     /// Open loop: total requests per second, on an exact schedule; latency counts from when a request was due [default:
     /// closed loop, each response triggers the next request].
@@ -188,7 +188,7 @@ pub struct HttpArgs {
     #[arg(long)]
     no_keepalive: bool,
     /// Request method [default: GET, with a body POST].
-    #[arg(short, long, short_alias = 'X', value_name = "NAME")]
+    #[arg(short, long, visible_short_alias = 'X', value_name = "NAME")]
     method: Option<String>,
     /// A header field, 'Name: value'; may be given several times. Replaces a default field of the same name.
     #[arg(short = 'H', long = "header", value_name = "FIELD")]

@@ -25,7 +25,7 @@ pub struct AttackArgs {
     #[command(flatten)]
     agents: NoAgents,
     /// Duration: 10s, 1m, or plain seconds.
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", default_value = "30s", value_parser = time)]
+    #[arg(short, long, visible_short_alias = 'z', value_name = "TIME", default_value = "30s", value_parser = time)]
     duration: Duration,
     /// Connections that send nothing.
     #[arg(long, value_name = "COUNT", default_value_t = 500, value_parser = count::<usize>)]

@@ -50,7 +50,7 @@ pub struct ChatArgs {
     #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
+    #[arg(short, long, visible_short_alias = 'z', value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
     /// Share of the members, as a fraction (0.01) or in percent (1%), that stop reading when all have joined.
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = share)]

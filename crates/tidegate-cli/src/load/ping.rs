@@ -45,7 +45,7 @@ pub struct PingArgs {
     #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration", value_parser = count::<u64>)]
     requests: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 5s].
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
+    #[arg(short, long, visible_short_alias = 'z', value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
     /// With -d: warm-up time, which is not measured.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = time)]

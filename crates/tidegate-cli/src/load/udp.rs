@@ -40,7 +40,7 @@ pub struct UdpArgs {
     #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration", value_parser = at_least_one::<u64>)]
     messages: Option<u64>,
     /// Stop after this time: 10s, 1m, or plain seconds [default: 10s].
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = time)]
+    #[arg(short, long, visible_short_alias = 'z', value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
     /// Flows: sockets, each with its own thread.
     #[arg(short = 'c', long, value_name = "COUNT", default_value_t = 1, value_parser = count::<usize>)]
