@@ -208,8 +208,12 @@ impl Wine {
         let answer =
             ["bench", "--quick", "--connections", "8", "--requests", "200", "--repeats", "1", "--out"];
         self.quiet("wine").arg(&program).args(answer).arg(&out).run()?;
-        let bench = ["bench", "models", "--quick", "--connections", BENCH_CONNECTIONS, "--out"];
-        self.quiet("wine").arg(&program).args(bench).arg(&out).run()?;
+        let models = ["models", "--connections", BENCH_CONNECTIONS];
+        let latency = ["latency", "--models", "iocp"];
+        for experiment in [models.as_slice(), &latency] {
+            let bench = ["bench", "--quick", "--repeats", "1", "--out"];
+            self.quiet("wine").arg(&program).args(bench).arg(&out).args(experiment).run()?;
+        }
         // What it finds says nothing of Windows either; the knobs of a loop that Linux has not are turned.
         let tune = ["tune", "--goal", "connections", "--quick", "--budget", "1h", "--models", "iocp"];
         let tune = [&tune[..], &["-c", "3", "--caps", "3"]].concat();
