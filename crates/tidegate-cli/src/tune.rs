@@ -213,14 +213,18 @@ fn cells(stage: &SearchStage, i: usize, row: &Row) -> [String; 7] {
     [
         format!("{mark}{}", row.name),
         figure.as_ref().map_or_else(dash, |s| number(s.median)),
-        figure
-            .as_ref()
-            .map_or_else(dash, |s| format!("{}–{}", number(s.bounds().low), number(s.bounds().high))),
+        figure.as_ref().filter(|s| s.has_several()).map_or_else(dash, range),
         figure.as_ref().map_or_else(dash, |s| s.rounds.len().to_string()),
         spread(1).map_or_else(dash, |s| number(s.median)),
         judged.map_or_else(dash, |judged| judged.words()),
         verdict::limits(&row.verdicts),
     ]
+}
+
+/// How far the rounds lay apart.
+fn range(spread: &Spread) -> String {
+    let bounds = spread.bounds();
+    format!("{}–{}", number(bounds.low), number(bounds.high))
 }
 
 fn summarise(found: &Found) -> anyhow::Result<()> {
@@ -238,4 +242,40 @@ fn summarise(found: &Found) -> anyhow::Result<()> {
         say!("{summary}")?;
     }
     say!("for {}: {}", found.goal.name(), found.chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_lab::run::{Better, Measure};
+
+    use super::*;
+
+    #[test]
+    fn one_round_has_no_range() {
+        let shown = |rounds: &[f64]| {
+            let measure =
+                Measure { name: "requests_per_s".into(), better: Better::Higher, rounds: rounds.to_vec() };
+            let row = Row {
+                experiment: "tune".into(),
+                name: "epoll".into(),
+                measures: vec![measure],
+                verdicts: Vec::new(),
+            };
+            let stage = SearchStage {
+                name: "model".into(),
+                rows: vec![row],
+                against_first: Vec::new(),
+                chosen: None,
+                decision: String::new(),
+                failed: Vec::new(),
+                is_judged: false,
+            };
+            let [_, figure, range, rounds, ..] = cells(&stage, 0, &stage.rows[0]);
+            [figure, range, rounds]
+        };
+        assert_eq!(shown(&[2.0]), ["2.000", "–", "1"]);
+        assert_eq!(shown(&[4.0, 1.0, 2.0]), ["2.000", "1.000–4.000", "3"], "minimum and maximum");
+        assert_eq!(shown(&[1.0, 2.0, 3.0, 4.0, 5.0]), ["3.000", "1.000–5.000", "5"], "the interval");
+        assert_eq!(shown(&[]), ["–"; 3]);
+    }
 }

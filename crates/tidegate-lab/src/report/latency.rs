@@ -4,24 +4,24 @@ use super::cells::{Cells, counted, grouped};
 use crate::experiment::latency::{ResultTable, Row};
 use crate::spread::Spread;
 
-const HEAD: [&str; 12] = [
-    "model",
-    "transport",
-    "wait",
-    "mean µs (min–max)",
-    "messages/s",
-    "p50 µs",
-    "p99 µs",
-    "p99.9 µs",
-    "jitter µs",
-    "jitter µs below p99.9",
-    "latency reduction",
-    "jitter reduction (below p99.9)",
-];
-
 /// A row for each line.
 pub(super) fn cells(table: &ResultTable) -> Cells {
-    let mut cells: Cells = vec![HEAD.map(Into::into).to_vec()];
+    let has_extremes = table.rows.iter().any(|row| row.mean_us.has_several());
+    let head = [
+        "model",
+        "transport",
+        "wait",
+        if has_extremes { "mean µs (min–max)" } else { "mean µs" },
+        "messages/s",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "jitter µs",
+        "jitter µs below p99.9",
+        "latency reduction",
+        "jitter reduction (below p99.9)",
+    ];
+    let mut cells: Cells = vec![head.map(Into::into).to_vec()];
     let base = table.rows.first();
     cells.extend(table.rows.iter().map(|r| row(r, base.unwrap_or(r))));
     cells
@@ -48,9 +48,9 @@ fn row(row: &Row, base: &Row) -> Vec<String> {
 
 /// With the extremes of its windows, if there were several.
 fn mean(us: &Spread) -> String {
-    match us.rounds.len() {
-        1 => format!("{:.2}", us.median),
-        _ => format!("{:.2} ({:.2}–{:.2})", us.median, us.min, us.max),
+    match us.has_several() {
+        true => format!("{:.2} ({:.2}–{:.2})", us.median, us.min, us.max),
+        false => format!("{:.2}", us.median),
     }
 }
 
@@ -67,4 +67,42 @@ pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
         table.window_s
     );
     (TITLE.into(), cells(table), about)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::latency::{LatencySetup, TransportKind, WaitStrategy};
+
+    fn row(windows: &[f64]) -> Row {
+        let of = || Spread::of(windows.iter().copied()).unwrap();
+        let setup = LatencySetup {
+            model: Some("epoll".into()),
+            transport: TransportKind::Tcp,
+            waiting: WaitStrategy::Block,
+        };
+        Row {
+            setup,
+            message_bytes: 64,
+            mean_us: of(),
+            per_s: of(),
+            bytes_per_s: of(),
+            p50_us: of(),
+            p99_us: of(),
+            p99_9_us: of(),
+            jitter_us: of(),
+            jitter_below_us: of(),
+        }
+    }
+
+    #[test]
+    fn extremes_are_in_the_heading_only_where_there_are_some() {
+        let means = |rows: Vec<Row>| {
+            let cells = cells(&ResultTable { rows, ..ResultTable::default() });
+            cells.into_iter().map(|row| row[3].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(means(vec![row(&[7.0]), row(&[8.0])]), ["mean µs", "7.00", "8.00"]);
+        let mixed = means(vec![row(&[7.0]), row(&[8.0, 6.0, 9.5])]);
+        assert_eq!(mixed, ["mean µs (min–max)", "7.00", "8.00 (6.00–9.50)"], "one window of a line failed");
+    }
 }
