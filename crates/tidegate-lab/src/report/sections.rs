@@ -135,3 +135,43 @@ pub fn left_out_together(results: &Results) -> Vec<(Vec<&str>, &str)> {
     }
     reasons
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Bench;
+    use crate::experiment::{latency, models, reuse, udp};
+
+    fn out(model: &str, why: &str) -> LeftOut {
+        LeftOut { model: model.into(), why: why.into() }
+    }
+
+    #[test]
+    fn a_model_that_several_tables_leave_out_is_named_once_beside_others_with_its_reason() {
+        const WINDOWS: &str = "it is a model of Windows";
+        const DATAGRAMS: &str = "no loop for datagrams";
+        let mut results = Results::new(&Bench::new("tidegate".into(), &[0, 1]));
+        assert!(left_out_together(&results).is_empty());
+        let of_windows = || vec![out("iocp", WINDOWS), out("rio", WINDOWS)];
+        results.models =
+            Some(models::ResultTable { left_out: of_windows(), ..models::ResultTable::default() });
+        let page = concurrency::ResultTable {
+            left_out: vec![out("overlapped", WINDOWS), out("rio", WINDOWS)],
+            ..concurrency::ResultTable::default()
+        };
+        results.pages.push(page);
+        results.reuse = Some(reuse::ResultTable {
+            left_out: vec![out("iocp", WINDOWS)],
+            ..reuse::ResultTable::default()
+        });
+        results.udp = Some(udp::ResultTable {
+            left_out: vec![out("rio", DATAGRAMS), out("rio", DATAGRAMS)],
+            ..udp::ResultTable::default()
+        });
+        results.latency =
+            Some(latency::ResultTable { left_out: of_windows(), ..latency::ResultTable::default() });
+        // In the order of the report, in which the tables of other pages are last.
+        let expected = [(vec!["iocp", "rio", "overlapped"], WINDOWS), (vec!["rio"], DATAGRAMS)];
+        assert_eq!(left_out_together(&results), expected);
+    }
+}
