@@ -4,7 +4,7 @@ use super::about::AS_ABOVE;
 use super::cells::{Cells, counted, figure, figures_head, figures_row, grouped, pivot, spread};
 use super::chart::{Chart, chart as lines, judged_series};
 use super::svg::{ChartPoint, Scale, Sheet};
-use super::verdict::{MARK, is_doubtful_at_a_rate};
+use super::verdict::{is_doubtful_at_a_rate, marked_at_a_rate};
 use crate::experiment::demand::{ResultTable, Row};
 use crate::experiment::round::Figures;
 use crate::spread::Spread;
@@ -25,7 +25,7 @@ fn shown(row: &Row, figure: &Spread, digits: usize) -> String {
         let answered = grouped(row.figures.requests_per_s.median.round() as u64);
         cell += &format!("; answered {answered}/s");
     }
-    if is_doubtful_at_a_rate(&row.figures.verdicts) { format!("{cell} {MARK}") } else { cell }
+    marked_at_a_rate(cell, &row.figures.verdicts)
 }
 
 /// Title of the section with the chart.
@@ -123,6 +123,7 @@ pub(super) fn chart(table: &ResultTable) -> Option<Chart> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::verdict::MARK;
     use tidegate_load::verdict::{Evidence, LimitedBy, Verdict};
 
     fn row(rate: u64, threads: Option<usize>, limited_by: LimitedBy) -> Row {

@@ -52,7 +52,7 @@ pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
             spread(&row.figures.cpu_s_per_100k.times(10.0), 2),
             match row.arrival {
                 ArrivalRate::AtOnce => verdict::marked(rate, &row.figures.verdicts),
-                ArrivalRate::Rate(_) => rate,
+                ArrivalRate::Rate(_) => verdict::marked_at_a_rate(rate, &row.figures.verdicts),
             },
             spread(&row.figures.p50_us.times(1e-3), 2),
             spread(&row.figures.p99_us.times(1e-3), 2),
@@ -119,4 +119,63 @@ pub(super) fn charts(table: &ResultTable) -> Vec<Chart> {
         Chart { name: format!("files-{}", i + 1), title, svg, section: TITLE.into() }
     };
     arrivals.into_iter().enumerate().map(draw).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::round::Figures;
+    use crate::spread::Spread;
+    use tidegate_load::verdict::Evidence;
+
+    fn row(arrival: ArrivalRate, rounds: &[LimitedBy]) -> Row {
+        let of = |value: f64| Spread::of([value]).unwrap();
+        let verdict = |&limited_by: &LimitedBy| Verdict {
+            limited_by,
+            because: String::new(),
+            warnings: Vec::new(),
+            evidence: Evidence::default(),
+        };
+        let figures = Figures {
+            requests_per_s: of(5_000.0),
+            cpu_s_per_100k: of(2.0),
+            p50_us: of(100.0),
+            p99_us: of(500.0),
+            verdicts: rounds.iter().map(verdict).collect(),
+            ..Figures::default()
+        };
+        Row {
+            model: "epoll".into(),
+            cache: Cache::Warm,
+            arrival,
+            asked: 10,
+            clients: 10,
+            answered: 10,
+            disk_bytes_each: None,
+            figures,
+        }
+    }
+
+    #[test]
+    fn a_rate_is_marked_where_the_load_did_not_keep_it() {
+        use LimitedBy::{Generator, Neither, Server};
+        for (arrival, rounds, is_marked) in [
+            (ArrivalRate::Rate(5_000), &[Neither, Neither][..], false), // it was kept
+            (ArrivalRate::Rate(5_000), &[Neither, Server], false),
+            (ArrivalRate::Rate(5_000), &[Neither, Generator], true),
+            (ArrivalRate::AtOnce, &[Server, Server], false),
+            (ArrivalRate::AtOnce, &[Server, Neither], true),
+            (ArrivalRate::AtOnce, &[Server, Generator], true),
+        ] {
+            let table = ResultTable { rows: vec![row(arrival, rounds)], ..ResultTable::default() };
+            let (_, cells, about) = section(&table);
+            let shown = if is_marked { "5,000 †" } else { "5,000" };
+            assert_eq!(
+                (cells[0][5].as_str(), cells[1][5].as_str()),
+                ("requests/s", shown),
+                "{arrival}, {rounds:?}"
+            );
+            assert_eq!(verdict::with_legend(&cells, about).contains(verdict::NOT_PROVEN), is_marked);
+        }
+    }
 }

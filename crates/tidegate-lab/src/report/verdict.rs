@@ -37,6 +37,11 @@ pub(super) fn marked(cell: String, verdicts: &[Verdict]) -> String {
     if is_doubtful(verdicts) { format!("{cell} {MARK}") } else { cell }
 }
 
+/// The same of a cell about rounds at a fixed rate.
+pub(super) fn marked_at_a_rate(cell: String, verdicts: &[Verdict]) -> String {
+    if is_doubtful_at_a_rate(verdicts) { format!("{cell} {MARK}") } else { cell }
+}
+
 /// What is said about a table, after the legend of the mark if it is in a cell.
 pub(super) fn with_legend(cells: &Cells, about: String) -> String {
     let is_marked = cells.iter().flatten().any(|cell| cell.ends_with(MARK));
