@@ -6,6 +6,7 @@ use crate::experiment::udp::{PACKETS_PER_REQUEST, ResultTable};
 
 /// A row for each model, size and path.
 pub(super) fn cells(table: &ResultTable) -> Cells {
+    let estimate = format!("taken/s ÷ {PACKETS_PER_REQUEST:.0} (the book's estimate of TCP requests/s)");
     let head = [
         "model",
         "bytes",
@@ -15,7 +16,7 @@ pub(super) fn cells(table: &ResultTable) -> Cells {
         "times plain",
         "server CPU µs each",
         "limit",
-        "TCP estimate, requests/s",
+        &estimate,
     ];
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
     cells.extend(table.rows.iter().map(|row| {
@@ -45,4 +46,30 @@ pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
         counted(table.repeats, "run")
     );
     ("UDP messages a second".into(), cells(table), about)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::udp::Row;
+    use crate::spread::Spread;
+
+    #[test]
+    fn the_estimate_for_tcp_is_headed_as_what_it_is() {
+        let of = |value: f64| Spread::of([value]).unwrap();
+        let row = Row {
+            model: "epoll".into(),
+            path: "plain".into(),
+            bytes: 64,
+            sent_per_s: of(240_000.0),
+            taken_per_s: of(230_000.0),
+            cpu_us: of(1.5),
+            times_plain: Some(1.0),
+            verdicts: Vec::new(),
+        };
+        let cells = cells(&ResultTable { rows: vec![row], ..ResultTable::default() });
+        let column = cells[0].iter().position(|head| head.contains("the book's estimate")).unwrap();
+        assert!(cells[0][column].starts_with("taken/s ÷ 15 "), "{cells:?}");
+        assert_eq!((cells[1][4].as_str(), cells[1][column].as_str()), ("230,000", "15,333"));
+    }
 }
