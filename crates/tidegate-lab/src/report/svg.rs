@@ -402,7 +402,8 @@ impl Axis {
             Scale::Log | Scale::Percentile => {
                 let (low, high) = (low.max(1e-9), high.max(1e-9));
                 let (below, above) = (1.0 / step(1.0 / low), step(high));
-                let above = if above > below { above } else { step(below * 1.01) };
+                // Rounding may leave them a last digit apart, which is no axis.
+                let above = if above > below * 1.01 { above } else { step(below * 1.01) };
                 Self { low: below.ln(), high: above.ln(), log: true, from, to }
             }
         }
@@ -425,7 +426,7 @@ impl Axis {
             return all.filter(|tick| (low * 0.99..=high * 1.01).contains(tick)).collect();
         }
         let step = step(self.high / 6.0);
-        (0..=(self.high / step).round() as u32).map(|i| f64::from(i) * step).collect()
+        (0..=(self.high / step * 1.001) as u32).map(|i| f64::from(i) * step).collect()
     }
 }
 
@@ -582,6 +583,140 @@ mod tests {
         assert_eq!(ticks(15.6, 217.0), [10.0, 20.0, 50.0, 100.0, 200.0, 500.0]);
         assert_eq!(ticks(3.0, 30_000.0), [10.0, 100.0, 1e3, 1e4]);
         assert_eq!(ticks(20.0, 20.0), [20.0, 50.0]);
+        assert_eq!(ticks(1e5, 1e5), [1e5, 2e5]);
+    }
+
+    #[test]
+    fn a_linear_axis_has_no_tick_beyond_its_end() {
+        let across = |high| Axis::horizontal(Scale::Linear, 0.0, high, 700.0).ticks();
+        assert_eq!(across(5.0), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(across(7.0), [0.0, 2.0, 4.0, 6.0]);
+        assert_eq!(Axis::vertical(Scale::Linear, 0.0, 6.003).ticks(), [0.0, 2.0, 4.0, 6.0], "it ends at 7");
+    }
+
+    /// The text of an attribute of a tag.
+    fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
+        tag.split_once(&format!(" {name}=\""))?.1.split('"').next()
+    }
+
+    fn numbers(text: &str) -> Vec<f64> {
+        text.split([' ', ',']).map(|part| part.parse().expect("a number")).collect()
+    }
+
+    /// Where a path of these charts goes: their letters are capital, so that all of it is from the corner of the sheet.
+    fn path(text: &str) -> [Vec<f64>; 2] {
+        let (mut xs, mut ys) = (Vec::new(), Vec::new());
+        let begins: Vec<usize> = text.match_indices(['M', 'L', 'H', 'V', 'Z']).map(|(at, _)| at).collect();
+        let ends = begins.iter().skip(1).copied().chain([text.len()]);
+        for (begin, end) in begins.iter().copied().zip(ends) {
+            let (command, rest) = text[begin..end].split_at(1);
+            match (command, rest.is_empty()) {
+                ("Z", true) => {}
+                ("H", _) => xs.extend(numbers(rest)),
+                ("V", _) => ys.extend(numbers(rest)),
+                _ => {
+                    let [x, y] = numbers(rest)[..] else { panic!("{command} in {text}") };
+                    xs.push(x);
+                    ys.push(y);
+                }
+            }
+        }
+        [xs, ys]
+    }
+
+    /// How far a tag goes, across and down.
+    fn extent(tag: &str) -> [Vec<f64>; 2] {
+        let of = |name: &str| attribute(tag, name).map_or(Vec::new(), numbers);
+        let each = |names: &[&str]| names.iter().flat_map(|name| of(name)).collect::<Vec<f64>>();
+        let one = |name: &str| of(name)[0];
+        match tag.split([' ', '>']).next() {
+            Some("line") => [each(&["x1", "x2"]), each(&["y1", "y2"])],
+            Some("circle") => {
+                let r = one("r");
+                [one("cx"), one("cy")].map(|middle| vec![middle - r, middle + r])
+            }
+            Some("rect") => {
+                [("x", "width"), ("y", "height")].map(|(from, size)| vec![one(from), one(from) + one(size)])
+            }
+            Some("polyline") => {
+                let all = of("points");
+                [0, 1].map(|from| all.iter().skip(from).step_by(2).copied().collect())
+            }
+            Some("path") => path(attribute(tag, "d").expect("a path")),
+            Some("text") => match attribute(tag, "transform") {
+                None => [each(&["x"]), each(&["y"])],
+                Some(moved) => {
+                    let to = moved.strip_prefix("translate(").and_then(|rest| rest.split(')').next());
+                    let [x, y] = numbers(to.expect("a place"))[..] else { panic!("{moved}") };
+                    [vec![x], vec![y]]
+                }
+            },
+            name => panic!("{name:?} is nothing that a chart is drawn of"),
+        }
+    }
+
+    /// Looks at everything that is drawn.
+    fn assert_inside(svg: &str) {
+        let view = numbers(attribute(svg, "viewBox").expect("a view box"));
+        let drawn = svg.lines().flat_map(|line| line.split('<').skip(1));
+        let is_drawn = |tag: &&str| !["/", "svg", "style"].iter().any(|other| tag.starts_with(other));
+        for tag in drawn.filter(is_drawn) {
+            let places = extent(tag);
+            for (places, most) in places.iter().zip(&view[2..]) {
+                assert!(
+                    !places.is_empty() && places.iter().all(|at| (0.0..=*most).contains(at)),
+                    "{tag} in {svg}"
+                );
+            }
+        }
+    }
+
+    /// From what is as good as nothing to what no machine does, alone and with intervals over all of that.
+    fn extremes() -> Vec<Spread> {
+        let figures =
+            (-12..=12).flat_map(|power| [1.0, 1.9995, 2.0, 5.0].map(|part| part * 10f64.powi(power)));
+        let wide = [
+            &[0.0, 1.0, 1e12][..],
+            &[1e-12, 1e-12, 1e12],
+            &[1e-12, 1e12, 1e12],
+            &[5.0, 5.0, 5.0, 5.0, 1e9],
+            &[0.0, 0.0, 0.0, 0.0, 0.0],
+        ];
+        let wide = wide.into_iter().map(|rounds| Spread::of(rounds.iter().copied()).unwrap());
+        figures.chain([0.0]).map(one).chain(wide).collect()
+    }
+
+    #[test]
+    fn everything_on_a_sheet_of_lines_is_inside_of_it() {
+        let extremes = extremes();
+        let scales = [Scale::Linear, Scale::Log, Scale::Percentile];
+        let places = [&[0.0][..], &[1.0], &[1e-12, 1.0], &[7.0, 1.0], &[1.0, 1e12], &[2.0, 100.0, MAXIMUM]];
+        for (x, y) in scales.into_iter().flat_map(|x| [(x, Scale::Linear), (x, Scale::Log)]) {
+            let sheet = Sheet { title: "t", x_title: "x", y_title: "y", x, y };
+            for (places, figure) in places.iter().flat_map(|at| extremes.iter().map(move |f| (at, f))) {
+                let line = |name: &str, figure: &Spread| Series {
+                    name: name.into(),
+                    points: places.iter().map(|&x| point(x, figure.clone())).collect(),
+                };
+                assert_inside(&lines(&sheet, &[line("a", figure)]));
+                // Beside one of the usual size; names in a legend, and points that are larger.
+                let long = "a name that would leave no room to the lines";
+                let mut both = [line(long, figure), line("b", &one(50.0))];
+                both[0].points[0].is_doubtful = true;
+                assert_inside(&lines(&sheet, &both));
+            }
+        }
+    }
+
+    #[test]
+    fn every_bar_is_inside_of_its_sheet() {
+        let long = "the name of a server that is longer than all others";
+        for figure in extremes() {
+            let row = |name: &str, figure: &Spread| (name.to_owned(), figure.clone());
+            assert_inside(&bars("t", &[row("a", &figure)], |_| true));
+            let beside = [row("a †", &figure), row(long, &one(50.0)), row("c", &one(60.0))];
+            assert_inside(&bars("t", &beside, |_| false));
+        }
     }
 
     #[test]
