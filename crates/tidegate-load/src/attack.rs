@@ -297,7 +297,10 @@ impl Campaign<'_> {
                 entry.opened += 1;
                 entry.standing += 1;
             }
-            AttackEvent::Failed { .. } => entry.failed += 1,
+            AttackEvent::Failed { ref why, .. } => {
+                entry.failed += 1;
+                self.report.first_error.get_or_insert_with(|| why.clone());
+            }
             AttackEvent::Ended { lasted, how, .. } => entry.ended(lasted, how),
         }
         let over = match notice {

@@ -14,7 +14,7 @@ use super::args::model;
 use super::cluster::NoAgents;
 use crate::limits::{count, models, time};
 use crate::out::json::Json;
-use crate::out::{self, say};
+use crate::out::{self, complain, say};
 use crate::{CommandResult, Failure, usage};
 
 /// Options of `load attack`.
@@ -71,7 +71,7 @@ pub fn run(args: &AttackArgs) -> CommandResult {
             said = true;
             let _ = say!("phase attacking"); // nobody reads any more: the run goes on
         }
-        ControlFlow::Continue(())
+        if report.found_nobody().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
     .map_err(|e| match e {
         LoadError::Start(StartError::Engine { .. }) => Failure::Run(e.into()),
@@ -80,7 +80,9 @@ pub fn run(args: &AttackArgs) -> CommandResult {
     let written = json.put(&report);
     show(&report)?;
     written?;
-    Ok(ExitCode::SUCCESS)
+    let Some(why) = report.found_nobody() else { return Ok(ExitCode::SUCCESS) };
+    complain!("error: {why}");
+    Ok(ExitCode::from(1))
 }
 
 impl AttackArgs {

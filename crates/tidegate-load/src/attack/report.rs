@@ -21,6 +21,9 @@ pub struct AttackReport {
     pub duration_s: f64,
     /// One entry for each kind of connection.
     pub kinds: Vec<KindReport>,
+    /// Why the first failed connect failed, and the remedy.
+    #[serde(default)]
+    pub first_error: Option<String>,
 }
 
 /// How the server treated the connections of one kind.
@@ -66,6 +69,7 @@ impl AttackReport {
             model: model.to_string(),
             duration_s: 0.0,
             kinds: AttackKind::ALL.iter().copied().map(kind).collect(),
+            first_error: None,
         }
     }
 
@@ -78,6 +82,13 @@ impl AttackReport {
     pub fn has_begun(&self) -> bool {
         let kept = self.kinds.iter().filter(|entry| entry.kind != AttackKind::Reset.name());
         kept.into_iter().all(|entry| entry.opened + entry.failed >= entry.wanted)
+    }
+
+    /// Why nobody is there, if every connection to be kept open was tried and none of any kind was established.
+    #[must_use]
+    pub fn found_nobody(&self) -> Option<&str> {
+        let is_alone = self.has_begun() && self.kinds.iter().all(|entry| entry.opened == 0);
+        self.first_error.as_deref().filter(|_| is_alone)
     }
 
     /// The entry of this kind.
@@ -122,5 +133,28 @@ mod tests {
         report.ended(Duration::from_secs(100), EndedBy::Itself);
         assert_eq!((report.ended_by_server(), report.ended_by_attacker, report.standing), (2, 1, 0));
         assert_eq!(report.lasted_s, Some([1.0, 2.0, 3.0]));
+    }
+
+    #[test]
+    fn nobody_is_there_if_all_were_tried_and_none_was_let_in() {
+        let of = |kind: AttackKind, [wanted, opened, failed]: [u64; 3]| KindReport {
+            kind: kind.name().into(),
+            wanted,
+            opened,
+            failed,
+            ..KindReport::default()
+        };
+        let report = |silent, reset| AttackReport {
+            kinds: vec![of(AttackKind::Silent, silent), of(AttackKind::Reset, reset)],
+            first_error: Some("refused".into()),
+            ..AttackReport::default()
+        };
+        assert_eq!(report([2, 0, 2], [100, 0, 0]).found_nobody(), Some("refused"));
+        assert_eq!(report([0, 0, 0], [100, 0, 1]).found_nobody(), Some("refused"), "resets only");
+        for (silent, reset) in [([2, 0, 1], [0, 0, 0]), ([2, 1, 1], [0, 0, 0]), ([2, 0, 2], [100, 1, 0])] {
+            assert_eq!(report(silent, reset).found_nobody(), None, "{silent:?} {reset:?}");
+        }
+        let hopeful = AttackReport { first_error: None, ..report([0, 0, 0], [100, 0, 0]) };
+        assert_eq!(hopeful.found_nobody(), None, "no reset has been tried");
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Origin, Outbox, Peer, Refusal, Service, Session};
 
 use super::{Attack, AttackKind, AttackSpeech};
+use crate::run_state::not_connected;
 
 /// How long a connection that is to be reset in mid-request waits for its first bytes to arrive.
 const BEFORE_RESET: Duration = Duration::from_millis(50);
@@ -21,14 +22,14 @@ const FLOOD_BYTES: usize = 16 * 1024;
 /// The outcome of a connection, reported to the attack.
 pub(super) enum AttackEvent {
     Established { kind: AttackKind },
-    Failed { kind: AttackKind },
+    Failed { kind: AttackKind, why: String },
     Ended { kind: AttackKind, lasted: Duration, how: EndedBy },
 }
 
 impl AttackEvent {
     pub(super) fn kind(&self) -> AttackKind {
         match *self {
-            Self::Established { kind } | Self::Failed { kind } | Self::Ended { kind, .. } => kind,
+            Self::Established { kind } | Self::Failed { kind, .. } | Self::Ended { kind, .. } => kind,
         }
     }
 }
@@ -105,9 +106,9 @@ impl Service for AttackService {
         })
     }
 
-    fn dial_failed(&self, dial: &Dial, _: &std::io::Error) {
+    fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {
         if let Some(kind) = kind_of(dial.tag) {
-            self.notify(AttackEvent::Failed { kind });
+            self.notify(AttackEvent::Failed { kind, why: not_connected(&dial.to, error) });
         }
     }
 }

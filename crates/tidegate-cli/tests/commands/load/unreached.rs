@@ -61,6 +61,26 @@ fn a_target_that_is_not_there_is_told_in_the_first_second_with_what_to_do() {
 }
 
 #[test]
+fn an_attack_that_finds_nobody_ends_with_what_to_do() {
+    let closed = ClosedPort::new();
+    let addr = closed.addr.to_string();
+    let url = format!("http://{addr}/");
+    let folder = tempfile::tempdir().unwrap();
+    let missing = format!("unix:{}", folder.path().join("missing.sock").display());
+    let only_resets = ["--silent", "0", "--trickle", "0", "--flood", "0", "--half-open", "0"];
+    for (target, named, more) in
+        [(&url, &addr, &[][..]), (&addr, &addr, &only_resets), (&missing, &missing, &["--reset-rate", "0"])]
+    {
+        let outcome = load(&[&["attack", target, "-d", LONG], more].concat());
+        assert_eq!(outcome.code, Some(1), "{target} {more:?}: {}", outcome.stderr);
+        for text in [named, "start the server, or give its"] {
+            assert!(outcome.stderr.contains(text), "{target} {more:?}: {}", outcome.stderr);
+        }
+        assert!(outcome.stdout.contains("under attack for"), "{target} {more:?}: {}", outcome.stdout);
+    }
+}
+
+#[test]
 fn a_server_of_datagrams_that_goes_away_ends_the_load_and_the_verdict_says_so() {
     for more in [&[][..], &["--rate", "200"], &["-n", "100000000"]] {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
