@@ -32,10 +32,18 @@ fn saved(folder: &Path) -> String {
     out.to_owned()
 }
 
-/// Commands that print and succeed. `of` has what some of them need: servers, and a saved run.
+/// The result of a load, as a file in this directory.
+fn result(http: &str, folder: &Path) -> String {
+    let file = folder.join("load.json").to_str().unwrap().to_owned();
+    let outcome = run(&mut tidegate(&["load", "http", http, "-c", "2", "-n", "20", "--json", &file]));
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    file
+}
+
+/// Commands that print and succeed. `of` has what some of them need: servers, a saved run, and the result of a load.
 fn commands(of: &Needs) -> Vec<Vec<&str>> {
     let (http, echo, chat, udp) = (&*of.http.url, &*of.echo.url, &*of.chat.url, &*of.udp.url);
-    let (attack, run) = (&*of.attack, &*of.run);
+    let (attack, run, result) = (&*of.attack, &*of.run, &*of.result);
     vec![
         vec!["--help"],
         vec!["--version"],
@@ -55,6 +63,8 @@ fn commands(of: &Needs) -> Vec<Vec<&str>> {
         vec!["load", "udp", udp, "-n", "20"],
         vec!["load", "chat", chat, "-c", "4", "-n", "5"],
         vec!["load", "attack", attack, "-d", "0.2", "--silent", "2"],
+        vec!["load", "merge", result],
+        vec!["load", "merge", result, "--json", "-"],
     ]
 }
 
@@ -65,6 +75,7 @@ struct Needs {
     udp: Server,
     attack: String,
     run: String,
+    result: String,
     _folder: tempfile::TempDir,
 }
 
@@ -73,7 +84,8 @@ impl Needs {
         let server = |what| Server::start(&["serve", what, "--listen", "127.0.0.1:0"]);
         let http = server("http");
         let folder = tempfile::tempdir().unwrap();
-        let (attack, run) = (http.url.clone(), saved(folder.path()));
+        let (attack, run, result) =
+            (http.url.clone(), saved(folder.path()), result(&http.url, folder.path()));
         Self {
             http,
             echo: server("echo"),
@@ -81,6 +93,7 @@ impl Needs {
             udp: Server::start(&["serve", "udp", "echo", "--listen", "127.0.0.1:0"]),
             attack,
             run,
+            result,
             _folder: folder,
         }
     }
@@ -146,7 +159,7 @@ fn results_that_cannot_be_saved_are_shown_and_leave_the_old_ones() {
     let needs = Needs::new();
     let (http, echo, chat, run_file) = (&*needs.http.url, &*needs.echo.url, &*needs.chat.url, &*needs.run);
     let udp = &*needs.udp.url;
-    let cases: [(&[&str], &str, &str); 8] = [
+    let cases: [(&[&str], &str, &str); 9] = [
         (&["load", "http", http, "-n", "20"], "--json", "requests"),
         (&["load", "http", http, "-n", "20"], "--hgrm", "requests"),
         (&["load", "http", http, "-n", "20"], "--csv", "requests"),
@@ -154,6 +167,7 @@ fn results_that_cannot_be_saved_are_shown_and_leave_the_old_ones() {
         (&["load", "chat", chat, "-c", "4", "-n", "5"], "--json", "deliveries"),
         (&["load", "attack", http, "-d", "0.2", "--silent", "2"], "--json", "attackers"),
         (&["load", "udp", udp, "-n", "20"], "--json", "came back"),
+        (&["load", "merge", &needs.result], "--json", "requests"),
         (&["compare", run_file, run_file], "--json", "B against A"),
     ];
     for (args, option, shows) in cases {

@@ -16,6 +16,33 @@ fn load(args: &[&str]) -> Outcome {
     run(&mut tidegate(&[&["load"], args].concat()))
 }
 
+#[test]
+fn a_name_without_an_address_is_told_with_what_to_do() {
+    // Nobody has such a name (RFC 6761, 6.4), and of one label that is longer than 63 octets nobody is asked
+    // (RFC 1035, 2.3.4).
+    for name in ["no-such-host.invalid", &"x".repeat(64)] {
+        let (target, url) = (format!("{name}:7"), format!("http://{name}:7/"));
+        for args in [
+            ["http", &url],
+            ["echo", &target],
+            ["ping", &target],
+            ["udp", &target],
+            ["chat", &target],
+            ["attack", &url],
+        ] {
+            // Where nobody answers for names, this one is given up soon (resolv.conf(5)).
+            let mut command = tidegate(&[&["load"], &args[..]].concat());
+            let outcome = run(command.env("RES_OPTIONS", "timeout:1 attempts:1"));
+            assert_eq!(outcome.code, Some(2), "{args:?}: {}", outcome.stderr);
+            let told = format!("cannot find the address of {target}: ");
+            for text in [&*told, "check the name and the resolver"] {
+                assert!(outcome.stderr.contains(text), "{args:?}: {}", outcome.stderr);
+            }
+            assert_eq!(outcome.stdout, "", "{args:?}");
+        }
+    }
+}
+
 /// Lets a port refuse datagrams: a connected socket receives from its peer only.
 fn close(socket: &UdpSocket) {
     socket.connect(socket.local_addr().unwrap()).unwrap();
