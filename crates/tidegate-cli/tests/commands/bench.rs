@@ -105,6 +105,60 @@ fn each_point_has_its_median_and_spread() {
 }
 
 #[test]
+fn each_size_of_the_page_has_its_points() {
+    let folder = tempfile::tempdir().unwrap();
+    let args =
+        ["concurrency", "--models", "epoll", "--connections", "2,4", "--requests", "50", "--repeats", "1"];
+    let output = bench(&[&args[..], &["--page", "1k,4k"]].concat(), folder.path());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let found = results(folder.path());
+    let first = found.concurrency.unwrap();
+    let [other] = found.pages.as_slice() else { panic!("{:?}", found.pages) };
+    for (table, bytes) in [(&first, 1024), (other, 4096)] {
+        let points: Vec<_> = table.points.iter().map(|p| (p.concurrency, p.figures.failed)).collect();
+        assert_eq!((table.page_bytes, points), (bytes, vec![(2, 0), (4, 0)]), "{table:?}");
+    }
+    let lines = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap().lines().count();
+    assert_eq!([lines("concurrency.csv"), lines("concurrency-4096.csv")], [3, 3]);
+    for chart in ["responses-1024.svg", "cpu-1024.svg", "responses.svg", "cpu.svg"] {
+        assert!(folder.path().join(chart).exists(), "{chart}");
+    }
+    let run = std::fs::read_dir(folder.path().join("runs")).unwrap().next().unwrap().unwrap().path();
+    let run = std::fs::read_to_string(run).unwrap();
+    for row in
+        ["epoll, 4 at once, a connection each, page of 1024 bytes\"", "epoll, 4 at once, a connection each\""]
+    {
+        assert!(run.contains(row), "{row} in {run}");
+    }
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let title = "Responses a second of one processor, against concurrency";
+    for title in [format!("{title}, a 1 KiB page\n"), format!("{title}\n")] {
+        assert!(shown.contains(&title), "{title} in {shown}");
+    }
+}
+
+#[test]
+fn where_no_model_can_reuse_sockets_the_reason_is_the_result() {
+    for (models, reason) in [
+        (&[][..], "left out: iocp: "),
+        (
+            &["--models", "epoll,poll"],
+            "left out: reused sockets: of these models none can reuse sockets for accepts; iocp can",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = bench(&[&["reuse"], models].concat(), folder.path());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let table = results(folder.path()).reuse.unwrap();
+        assert_eq!((table.rows.len(), table.left_out.len(), table.failed.len()), (0, 1, 0), "{table:?}");
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert!(shown.contains(reason), "{reason} in {shown}");
+        let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+        assert!(page.contains("Left out") && !folder.path().join("reuse.csv").exists(), "{page}");
+    }
+}
+
+#[test]
 fn each_rate_has_its_demand() {
     let folder = tempfile::tempdir().unwrap();
     let rest = ["--connections", "4", "--rates", "100,300", "--seconds", "1", "--repeats", "2"];
