@@ -1,11 +1,14 @@
 //! What a send hands over: shared bytes, which live until the kernel has finished with them.
 
+#[cfg(any(windows, test))]
+use std::io;
+
 use bytes::{Buf, Bytes};
 
 #[cfg(target_os = "linux")]
 use crate::file::FileRange;
-#[cfg(windows)]
-use crate::transmit::{Left, Parts};
+#[cfg(any(windows, test))]
+use crate::transmit::{Left, Parts, copy};
 
 /// Bytes to send, owned by the sender until the completion came back.
 #[derive(Debug)]
@@ -23,7 +26,7 @@ pub enum Payload {
         rest: FileRange,
     },
     /// A part of a file among bytes.
-    #[cfg(windows)]
+    #[cfg(any(windows, test))]
     Parts(Box<Parts>),
 }
 
@@ -39,13 +42,26 @@ impl Payload {
             Self::Many(many) => many,
             #[cfg(target_os = "linux")]
             Self::File { read, .. } => std::slice::from_ref(read),
-            #[cfg(windows)]
+            #[cfg(any(windows, test))]
             Self::Parts(parts) => parts.head(),
         }
     }
 
+    /// Copies from its front into `into`, and of a file reads into it; returns how many bytes that were.
+    /// [`advance`](Self::advance) is the caller's.
+    ///
+    /// # Errors
+    /// As [`Parts::copy_into`].
+    #[cfg(any(windows, test))]
+    pub(crate) fn copy_into(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Parts(parts) => parts.copy_into(into),
+            bytes => Ok(copy(bytes.pieces(), into)),
+        }
+    }
+
     /// What is left of parts.
-    #[cfg(windows)]
+    #[cfg(any(windows, test))]
     pub(crate) fn left(left: Left) -> Option<Self> {
         match left {
             Left::Parts(parts) => Some(Self::Parts(Box::new(parts))),
@@ -92,7 +108,7 @@ impl Payload {
                 rest.advance(n - step);
                 (!read.is_empty() || !rest.is_empty()).then_some(Self::File { read, rest })
             }
-            #[cfg(windows)]
+            #[cfg(any(windows, test))]
             Self::Parts(parts) => Self::left(parts.advance(n)),
         }
     }

@@ -4,6 +4,7 @@ use std::io;
 
 use super::functions::{Functions, NO_BUFFER, RioBuf};
 use crate::pages::{Pages, Residence};
+use crate::payload::Payload;
 
 /// A piece of registered memory, with so many bytes received into it. Given back with
 /// [`Requests::recycle`](super::Requests::recycle).
@@ -75,13 +76,14 @@ impl RioBuffers {
         RioBuf { length: buffer.filled, ..self.whole(buffer) }
     }
 
-    /// Copies bytes into it, behind those that are there; how many fitted.
-    pub(super) fn put(&mut self, buffer: &mut RioBuffer, bytes: &[u8]) -> usize {
-        let at = self.from(buffer) + buffer.filled as usize;
-        let fits = bytes.len().min(self.bytes - buffer.filled as usize);
-        self.pages[at..at + fits].copy_from_slice(&bytes[..fits]);
-        buffer.filled += fits as u32;
-        fits
+    /// Fills it with as much of a payload as it takes; what is of a file is read where it is to lie.
+    ///
+    /// # Errors
+    /// A part of a file is next, and cannot be read.
+    pub(super) fn fill(&mut self, buffer: &mut RioBuffer, payload: &Payload) -> io::Result<()> {
+        let from = self.from(buffer);
+        buffer.filled = payload.copy_into(&mut self.pages[from..from + self.bytes])? as u32;
+        Ok(())
     }
 
     pub(super) fn received(&self, buffer: &RioBuffer) -> &[u8] {

@@ -57,7 +57,7 @@ pub struct RioDone {
 pub enum RioOutcome {
     /// Bytes came; none is the end of the stream. [`io::ErrorKind::ResourceBusy`]: there are, and no buffer for them.
     Received(io::Result<Option<RioBuffer>>),
-    /// Bytes were taken; what was not comes back.
+    /// Bytes were taken; what was not comes back, unless it is a file that cannot be read.
     Sent(io::Result<usize>, Option<Payload>),
 }
 
@@ -234,7 +234,7 @@ impl Requests {
         self.send_waiting();
     }
 
-    /// Sends as much of it as a buffer takes, as soon as there is one.
+    /// Sends as much of it as a buffer takes, as soon as there is one; a file is read then.
     pub fn send(&mut self, queue: &RequestQueue, payload: Payload, key: u64) {
         let queue = self.place(queue);
         self.waiting.push_back(WaitingSend { queue, key, payload });
@@ -245,12 +245,13 @@ impl Requests {
         while !self.waiting.is_empty() {
             let Some(mut buffer) = self.buffers.take() else { return };
             let Some(WaitingSend { queue, key, payload }) = self.waiting.pop_front() else { return };
-            for piece in payload.pieces() {
-                if self.buffers.put(&mut buffer, piece) < piece.len() {
-                    break;
+            match self.buffers.fill(&mut buffer, &payload) {
+                Ok(()) => self.submit(UnderWay { queue, key, kind: RequestKind::Send { buffer, payload } }),
+                Err(e) => {
+                    self.buffers.give_back(buffer);
+                    self.ready.push_back(RioDone { key, outcome: RioOutcome::Sent(Err(e), None) });
                 }
             }
-            self.submit(UnderWay { queue, key, kind: RequestKind::Send { buffer, payload } });
         }
     }
 

@@ -1,11 +1,16 @@
-use std::io::{self, ErrorKind};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 
 use super::fake::{self, Call};
 use super::{NotifyByPort, RequestQueue, RequestSetup, Requests, RioOutcome};
+use crate::file::FileRange;
 use crate::pages::Residence;
 use crate::payload::Payload;
+use crate::transmit::Parts;
 
 const BYTES: usize = 4096;
 /// `WSAENOBUFS`, `WSAECONNRESET` and `WSAEALREADY`: to the table they are numbers.
@@ -39,6 +44,40 @@ fn with_port() -> Requests {
 
 fn one(bytes: &'static [u8]) -> Payload {
     Payload::One(Bytes::from_static(bytes))
+}
+
+/// So many bytes from byte 1 of a file on, in the middle of `head` and `tail`.
+fn around(file: File, bytes: usize, head: &'static str, tail: &'static str) -> Parts {
+    let pieces = |text: &'static str| {
+        let (first, rest) = text.split_at(text.len().min(1));
+        [first, rest].map(|piece| Bytes::from_static(piece.as_bytes())).into()
+    };
+    Parts::new(pieces(head), FileRange::new(Arc::new(file), 1, bytes), pieces(tail))
+}
+
+fn parts(parts: Parts) -> Payload {
+    Payload::Parts(Box::new(parts))
+}
+
+/// A file with this in it.
+fn file(content: &[u8]) -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(content).unwrap();
+    file
+}
+
+/// Sends all of it, of which the kernel takes so many bytes at most at once; what it took each time.
+fn send_all(requests: &mut Requests, queue: &RequestQueue, payload: Payload, most: usize) -> Vec<Vec<u8>> {
+    let (mut left, mut taken) = (Some(payload), Vec::new());
+    while let Some(payload) = left {
+        requests.send(queue, payload, 1);
+        taken.push(fake::take_sent(0, most).expect("a send"));
+        requests.collect().unwrap();
+        let (_, outcome, rest) = sent(requests);
+        assert_eq!(outcome.unwrap(), taken[taken.len() - 1].len());
+        left = rest;
+    }
+    taken
 }
 
 fn code(error: &io::Error) -> Option<i32> {
@@ -263,6 +302,74 @@ fn what_was_not_taken_of_a_send_comes_back() {
     let (_, outcome, rest) = sent(&mut requests);
     assert_eq!(outcome.unwrap(), 2);
     assert_eq!(&rest.expect("four bytes are left").pieces()[0][..], b"cdef");
+}
+
+#[test]
+fn head_file_and_tail_fill_buffer_after_buffer_in_this_order() {
+    let content: Vec<u8> = (0..3 * BYTES).map(|at| (at % 251) as u8).collect();
+    let of_file = 2 * BYTES + 10;
+    let expected = [b"head", &content[1..=of_file], b"tail"].concat();
+    for most in [usize::MAX, BYTES - 1, 1000] {
+        let mut requests = polled(2);
+        let queues = open(&mut requests, 1);
+        let payload = parts(around(file(&content), of_file, "head", "tail"));
+        let taken = send_all(&mut requests, &queues[0], payload, most);
+        let lengths: Vec<usize> = taken.iter().map(Vec::len).collect();
+        assert_eq!(taken.concat(), expected, "{lengths:?}");
+        assert!(most < BYTES || lengths == [BYTES, BYTES, 18], "no buffer is left half empty: {lengths:?}");
+    }
+}
+
+#[test]
+fn of_a_file_no_more_is_read_at_once_than_a_step_has() {
+    let mut requests = polled(2);
+    let queues = open(&mut requests, 1);
+    let mut steps = around(file(b"0123456789"), 9, "head", "tail");
+    steps.begin_step(4, Instant::now());
+    let taken = send_all(&mut requests, &queues[0], parts(steps), usize::MAX);
+    assert_eq!(taken, [&b"head1234"[..], b"5678", b"9tail"]);
+}
+
+#[test]
+fn a_file_that_is_shorter_or_cannot_be_read_fails_after_what_came_before_it() {
+    let unreadable = tempfile::NamedTempFile::new().unwrap();
+    let unreadable = || File::options().write(true).open(&unreadable).unwrap();
+    let mut requests = polled(2);
+    let queues = open(&mut requests, 1);
+    for _ in 0..4 {
+        for (file, head, before, is_shorter) in [
+            (file(b"0123456789"), "head", "head123456789", true),
+            (file(b"0"), "", "", true),
+            (unreadable(), "head", "head", false),
+            (unreadable(), "", "", false),
+        ] {
+            let mut payload = parts(around(file, 20, head, "tail"));
+            if !before.is_empty() {
+                requests.send(&queues[0], payload, 1);
+                assert_eq!(fake::take_sent(0, usize::MAX).as_deref(), Some(before.as_bytes()));
+                requests.collect().unwrap();
+                payload = sent(&mut requests).2.expect("the file is left");
+            }
+            requests.send(&queues[0], payload, 2);
+            assert_eq!(fake::take_sent(0, usize::MAX), None, "nothing of it is sent");
+            let (key, outcome, rest) = sent(&mut requests);
+            let error = outcome.unwrap_err();
+            assert_eq!((key, error.kind() == ErrorKind::UnexpectedEof), (2, is_shorter), "{error}");
+            assert!(rest.is_none() && (is_shorter || code(&error).is_some()), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_file_whose_send_is_refused_can_be_sent_again() {
+    let mut requests = polled(2);
+    let queues = open(&mut requests, 1);
+    fake::refuse(Call::Send, NO_BUFFERS);
+    requests.send(&queues[0], parts(around(file(b"0123456789"), 9, "head", "tail")), 1);
+    let (_, outcome, rest) = sent(&mut requests);
+    assert_eq!(code(&outcome.unwrap_err()), Some(NO_BUFFERS));
+    let taken = send_all(&mut requests, &queues[0], rest.expect("all of it"), usize::MAX);
+    assert_eq!(taken, [b"head123456789tail"]);
 }
 
 #[test]

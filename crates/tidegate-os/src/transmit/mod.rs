@@ -13,5 +13,6 @@ mod tests;
 mod transmission;
 
 pub use functions::{Element, FileBuffers, Functions, RawOverlapped, TransmitFile, TransmitPackets};
+pub(crate) use parts::copy;
 pub use parts::{Left, Parts};
 pub use transmission::{Transmission, TransmitStart};

@@ -1,5 +1,6 @@
 //! What is to be sent: bytes, a part of a file, and bytes again.
 
+use std::io;
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -59,6 +60,22 @@ impl Parts {
         &self.head
     }
 
+    /// Copies from the front into `into`, and reads what is of the file, no more than [one step](Self::step); returns
+    /// how many bytes that were. What is before a file that cannot be read is copied by itself.
+    ///
+    /// # Errors
+    /// As [`FileRange::read`], if the file is next.
+    pub(crate) fn copy_into(&self, into: &mut [u8]) -> io::Result<usize> {
+        let head = copy(&self.head, into);
+        let most = self.step().min(into.len() - head);
+        let file = match self.file.read(&mut into[head..head + most]) {
+            Err(e) if head == 0 => return Err(e),
+            outcome => outcome.unwrap_or(0),
+        };
+        let tail: &[Bytes] = if file == self.file.len() { &self.tail } else { &[] };
+        Ok(head + file + copy(tail, &mut into[head + file..]))
+    }
+
     /// Takes `n` bytes from the front.
     pub fn advance(mut self, n: usize) -> Left {
         let n = n - take(&mut self.head, n);
@@ -82,6 +99,17 @@ impl Parts {
 /// Bytes of all pieces.
 pub(super) fn length(pieces: &[Bytes]) -> usize {
     pieces.iter().map(Bytes::len).sum()
+}
+
+/// Copies as many bytes of the pieces as fit; returns how many.
+pub(crate) fn copy(pieces: &[Bytes], into: &mut [u8]) -> usize {
+    let mut copied = 0;
+    for piece in pieces {
+        let fits = piece.len().min(into.len() - copied);
+        into[copied..copied + fits].copy_from_slice(&piece[..fits]);
+        copied += fits;
+    }
+    copied
 }
 
 /// Takes `n` bytes, or all there are, from the front; returns how many.

@@ -92,15 +92,15 @@ impl Ring {
     #[inline]
     fn send_entry(&mut self, socket: &Handle, payload: Payload, flags: i32, key: u64) -> squeue::Entry {
         let flags = flags | libc::MSG_NOSIGNAL;
-        let (entry, owns) = match &payload {
-            Payload::One(bytes) | Payload::File { read: bytes, .. } => {
+        let (entry, owns) = match payload.pieces() {
+            [bytes] => {
                 let (pointer, length) = (bytes.as_ptr(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
                 (
                     entry_on!(self, socket, |fd| opcode::Send::new(fd, pointer, length).flags(flags).build()),
                     Owns::Nothing,
                 )
             }
-            Payload::Many(pieces) => {
+            pieces => {
                 let message = SendMessage::new(pieces);
                 let (header, flags) = (&raw const message.header, flags as u32);
                 let entry =

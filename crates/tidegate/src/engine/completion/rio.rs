@@ -7,14 +7,14 @@
 //! (`ConnectEx`) end, too. With `wait = Spin` the queue is only ever polled.
 //!
 //! # What it bounds
-//! The buffers of the thread are registered at the start, and what is sent is copied into them: `buffers` bounds
-//! receives and sends together. At most half of them are posted with receives; else, and always with
-//! `receive = ZeroByte`, a receive has none until there is data. A send waits until there is one, and one that is
-//! longer than a buffer goes piece by piece. Two places of the completion queue belong to each connection.
+//! The buffers of the thread are registered at the start, and what is sent is copied into them, or read into them if it
+//! is of a file: `buffers` bounds receives and sends together. At most half of them are posted with receives; else, and
+//! always with `receive = ZeroByte`, a receive has none until there is data. A send waits until there is one, and one
+//! that is longer than a buffer goes piece by piece. Two places of the completion queue belong to each connection.
 //!
 //! # What it costs
-//! One copy of what is sent, and memory that stays in place: it is locked by being registered. No call into the kernel
-//! to find out what has ended.
+//! One copy of what is sent, or one read for each buffer of a file; and memory that stays in place: it is locked by
+//! being registered. No call into the kernel to find out what has ended.
 //!
 //! # Where it differs
 //! A request takes one buffer or none. It cannot be taken back, only ended with its socket: a paused connection may be
@@ -104,7 +104,7 @@ impl Operations for RegisteredQueue {
     }
 
     fn files(&self) -> FileSending {
-        FileSending::Read // requests know only registered memory
+        FileSending::Among // each is read into a registered buffer
     }
 
     fn has_waiting(acceptor: &AcceptPort) -> bool {
