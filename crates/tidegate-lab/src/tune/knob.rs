@@ -27,6 +27,8 @@ pub enum Knob {
     EventsPerWait,
     /// Sends of the whole server that the kernel has not finished with.
     OutstandingSends,
+    /// Sends of one connection that are in flight at once.
+    PostedSends,
     /// Microseconds that a request may wait for others.
     Coalesce,
     /// How a thread waits: microseconds that it spins before it blocks.
@@ -35,6 +37,8 @@ pub enum Knob {
     MaxReceiving,
     /// Zero-byte receives in place of posted buffers.
     Receive,
+    /// Receives of one connection that are posted at once.
+    PostedReceives,
     /// The high watermark of posted accepts; the low one is half of it.
     PostedAccepts,
     /// Receive buffers locked in memory.
@@ -45,16 +49,18 @@ pub enum Knob {
 
 impl Knob {
     /// Those that are tried one after the other, in this order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Coalesce,
         Self::Threads,
         Self::Buffers,
         Self::BufferBytes,
         Self::EventsPerWait,
         Self::OutstandingSends,
+        Self::PostedSends,
         Self::Wait,
         Self::MaxReceiving,
         Self::Receive,
+        Self::PostedReceives,
         Self::PostedAccepts,
         Self::LockMemory,
     ];
@@ -68,10 +74,12 @@ impl Knob {
             Self::BufferBytes => "buffer-bytes",
             Self::EventsPerWait => "events-per-wait",
             Self::OutstandingSends => "outstanding-sends",
+            Self::PostedSends => "posted-sends",
             Self::Coalesce => "coalesce",
             Self::Wait => "wait",
             Self::MaxReceiving => "max-receiving",
             Self::Receive => "receive",
+            Self::PostedReceives => "posted-receives",
             Self::PostedAccepts => "posted-accepts",
             Self::LockMemory => "lock-memory",
             Self::MaxConnections => "max-connections",
@@ -92,7 +100,9 @@ impl Knob {
             | Self::BufferBytes
             | Self::EventsPerWait
             | Self::OutstandingSends
+            | Self::PostedSends
             | Self::MaxReceiving
+            | Self::PostedReceives
             | Self::MaxConnections => value.to_string(),
         }
     }
@@ -117,6 +127,7 @@ impl Knob {
             Self::BufferBytes => return buffer_sizes(extent, page_bytes() as u64),
             Self::EventsPerWait => (&[16, 1024], &[64, 4096]),
             Self::OutstandingSends => (&[200], &[50, 1000]), // 200 is the book's
+            Self::PostedSends | Self::PostedReceives => (&[4], &[16]),
             Self::Wait => (&[50], &[1000]),
             Self::MaxReceiving => (&[100], &[1000]), // 100 is the book's
             Self::Receive | Self::LockMemory => (&[1], &[]),
@@ -138,10 +149,15 @@ fn buffer_sizes(extent: Extent, page_bytes: u64) -> Vec<Option<u64>> {
     std::iter::once(None).chain(differ.map(Some)).collect()
 }
 
+/// Whether its threads hold so few.
+fn holds_few(model: Model) -> bool {
+    model.most_connections(1) <= CONNECTIONS_OF_FEW
+}
+
 /// Around the number of processors, which is the default of most models: powers of two up to twice as many. Threads of
 /// `pool` serve one connection each, so it is tried with more.
 fn threads(model: Model, processors: usize, extent: Extent) -> Vec<Option<u64>> {
-    if model.most_connections(1) <= CONNECTIONS_OF_FEW {
+    if holds_few(model) {
         return Vec::new();
     }
     let is_quick = extent == Extent::Quick;
@@ -196,6 +212,23 @@ impl Setting {
         changed
     }
 
+    /// Whether a value can make a difference beside the other settings, on a server with so many processors.
+    pub(super) fn admits(&self, knob: Knob, value: u64, processors: usize) -> bool {
+        let set = |knob| self.values.get(&knob).copied();
+        match knob {
+            // A thread that spins has no wake-ups to save.
+            Knob::Wait => set(Knob::Coalesce).is_none(),
+            // A connection has no more sends outstanding than its thread, which has one where each holds few.
+            Knob::PostedSends => set(Knob::OutstandingSends).is_none_or(|of_all| {
+                let threads = set(Knob::Threads).unwrap_or(processors as u64).max(1);
+                !holds_few(self.model) && value <= of_all / threads
+            }),
+            // A receive that has no buffer is the only one of its connection.
+            Knob::PostedReceives => set(Knob::Receive).is_none(),
+            _ => true,
+        }
+    }
+
     /// The options of `serve` that differ from the defaults of the model.
     #[must_use]
     pub fn options(&self) -> Vec<String> {
@@ -240,41 +273,44 @@ mod tests {
     fn each_model_is_tried_with_what_has_an_effect_on_it() {
         use Knob::{
             BufferBytes, Buffers, EventsPerWait, LockMemory, MaxReceiving, OutstandingSends, PostedAccepts,
-            Receive, Threads, Wait,
+            PostedReceives, PostedSends, Receive, Threads, Wait,
         };
         let loops = [OutstandingSends, Wait, MaxReceiving];
         let polled = [&[Threads, BufferBytes][..], &loops, &[LockMemory]].concat();
         let with_events = [&[Threads, BufferBytes, EventsPerWait][..], &loops, &[LockMemory]].concat();
-        let completions = |first: &[Knob], events: &[Knob]| {
-            [first, &[Buffers, BufferBytes], events, &loops, &[Receive, PostedAccepts, LockMemory]].concat()
-        };
-        let rio = [
+        let completions = [
             Threads,
             Buffers,
             BufferBytes,
             EventsPerWait,
             OutstandingSends,
+            PostedSends,
             Wait,
+            MaxReceiving,
             Receive,
+            PostedReceives,
             PostedAccepts,
             LockMemory,
         ];
-        let uring: Vec<Knob> = completions(&[Threads], &[EventsPerWait]);
+        let without = |others: &[Knob]| -> Vec<Knob> {
+            completions.into_iter().filter(|knob| !others.contains(knob)).collect()
+        };
         let expected = [
             (Model::Blocking, vec![BufferBytes]),
             (Model::Pool, vec![Threads, BufferBytes]),
             (Model::Select, polled.clone()),
             (Model::Poll, polled.clone()),
             (Model::Epoll, with_events.clone()),
-            (Model::Uring, uring.into_iter().filter(|&knob| knob != Receive).collect()),
+            // One receive brings buffer after buffer, and several sends have no order.
+            (Model::Uring, without(&[PostedSends, Receive, PostedReceives])),
             (Model::Tokio, vec![Threads, BufferBytes]),
             (Model::AsyncSelect, with_events),
             // Each of their threads waits for 64 events, and holds 62 connections.
             (Model::EventSelect, polled[1..].to_vec()),
-            (Model::Overlapped, completions(&[], &[])),
-            (Model::Iocp, completions(&[Threads], &[EventsPerWait])),
-            // A posted request cannot be cancelled.
-            (Model::Rio, rio.to_vec()),
+            (Model::Overlapped, without(&[Threads, EventsPerWait, PostedReceives])),
+            (Model::Iocp, completions.to_vec()),
+            // A connection has one request of each direction, which cannot be cancelled.
+            (Model::Rio, without(&[PostedSends, MaxReceiving, PostedReceives])),
         ];
         assert_eq!(expected.len(), Model::ALL.len());
         for (model, knobs) in expected {
@@ -297,6 +333,26 @@ mod tests {
                 assert_eq!(set, Ok(()), "{model} {knob:?}");
             }
         }
+    }
+
+    #[test]
+    fn operations_of_a_connection_stay_within_what_there_is_for_them() {
+        let admitted = |setting: &Setting, knob: Knob| -> Vec<u64> {
+            let values = knob.values(setting.model, 8, Extent::Full).into_iter().flatten();
+            values.filter(|&value| setting.admits(knob, value, 8)).collect()
+        };
+        let [iocp, overlapped] = [Model::Iocp, Model::Overlapped].map(Setting::new);
+        assert_eq!(admitted(&iocp, Knob::PostedSends), [4, 16]);
+        assert_eq!(admitted(&overlapped, Knob::PostedSends), [4, 16]);
+        let sends = |setting: &Setting, n| setting.with(Knob::OutstandingSends, Some(n));
+        assert_eq!(admitted(&sends(&iocp, 200), Knob::PostedSends), [4, 16]);
+        assert_eq!(admitted(&sends(&iocp, 50), Knob::PostedSends), [4], "six of each thread");
+        let two_threads = iocp.with(Knob::Threads, Some(2));
+        assert_eq!(admitted(&sends(&two_threads, 50), Knob::PostedSends), [4, 16]);
+        assert!(admitted(&sends(&overlapped, 1000), Knob::PostedSends).is_empty(), "one of each thread");
+        assert_eq!(admitted(&iocp, Knob::PostedReceives), [4, 16]);
+        let zero_byte = iocp.with(Knob::Receive, Some(1));
+        assert!(admitted(&zero_byte, Knob::PostedReceives).is_empty());
     }
 
     #[test]

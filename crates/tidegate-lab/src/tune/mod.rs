@@ -124,8 +124,8 @@ impl Settings {
             Knob::Wait => matches!(self.goal, Goal::Throughput | Goal::P99),
             // Connections that are kept are accepted before anything is measured.
             Knob::PostedAccepts => self.goal != Goal::Connections && !self.keep_alive,
-            // A locked buffer takes as much memory, or more.
-            Knob::LockMemory => self.goal != Goal::Connections,
+            // A locked buffer takes as much memory, or more; and who rests has nothing in flight.
+            Knob::LockMemory | Knob::PostedSends | Knob::PostedReceives => self.goal != Goal::Connections,
             _ => true,
         }
     }
@@ -283,14 +283,15 @@ mod tests {
             tried.map(Knob::name).collect::<Vec<_>>().join(" ")
         };
         let usual = "threads buffers buffer-bytes events-per-wait outstanding-sends";
+        let receives = "max-receiving receive";
         for goal in [Goal::Throughput, Goal::P99] {
-            assert_eq!(tried(goal, true), format!("{usual} wait max-receiving receive lock-memory"));
+            let rest = format!("posted-sends wait {receives} posted-receives lock-memory");
+            assert_eq!(tried(goal, true), format!("{usual} {rest}"));
         }
-        assert_eq!(tried(Goal::Cpu, true), format!("{usual} max-receiving receive lock-memory"));
-        assert_eq!(
-            tried(Goal::Throughput, false),
-            format!("{usual} wait max-receiving receive posted-accepts lock-memory")
-        );
-        assert_eq!(tried(Goal::Connections, true), format!("{usual} max-receiving receive"));
+        let rest = format!("posted-sends {receives} posted-receives lock-memory");
+        assert_eq!(tried(Goal::Cpu, true), format!("{usual} {rest}"));
+        let rest = format!("posted-sends wait {receives} posted-receives posted-accepts lock-memory");
+        assert_eq!(tried(Goal::Throughput, false), format!("{usual} {rest}"));
+        assert_eq!(tried(Goal::Connections, true), format!("{usual} {receives}"));
     }
 }

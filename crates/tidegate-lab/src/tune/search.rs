@@ -151,13 +151,13 @@ impl<'a, L: Laboratory, F: FnMut(&SearchStage)> Descent<'a, L, F> {
     }
 
     fn knob(&mut self, knob: Knob, setting: Setting, processors: usize, pass: usize) -> Setting {
+        let now = setting.values.get(&knob).copied();
+        let admitted = |value| setting.admits(knob, value, processors);
         let mut values = self.settings.values(knob, setting.model, processors);
-        // A thread that spins has no wake-ups to save.
-        let contradicts = knob == Knob::Wait && setting.values.contains_key(&Knob::Coalesce);
-        if values.is_empty() || contradicts || self.is_over() {
+        values.retain(|&value| value == now || value.is_none_or(admitted));
+        if values.len() < 2 || self.is_over() {
             return setting;
         }
-        let now = setting.values.get(&knob).copied();
         values.sort_by_key(|&value| value != now); // stable: what is set now comes first
         let candidates = values.into_iter().map(|value| TuneCandidate {
             name: value.map_or("default".into(), |value| knob.text(value)),

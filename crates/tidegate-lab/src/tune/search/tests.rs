@@ -145,6 +145,17 @@ fn a_delay_that_is_allowed_is_tried_and_taken_if_it_saves_processor_time() {
 }
 
 #[test]
+fn what_has_no_effect_beside_what_was_taken_is_not_tried() {
+    let tried = |factors| {
+        let (chosen, found) = knobs(&mut Fake::new(factors), Setting::new(Model::Iocp));
+        let is_tried = found.stages.iter().any(|stage| stage.name.starts_with("posted-receives"));
+        (chosen.to_string(), is_tried)
+    };
+    assert_eq!(tried(&[("posted-receives 4", 1.2)]), ("iocp, posted-receives 4".into(), true));
+    assert_eq!(tried(&[("receive zero-byte", 1.2)]), ("iocp, receive zero-byte".into(), false));
+}
+
+#[test]
 fn of_two_as_good_the_simpler_is_taken() {
     let (chosen, _) = knobs(&mut Fake::new(&[("threads 1", 1.2), ("threads 4", 1.201)]), epoll());
     assert_eq!(chosen.to_string(), "epoll, threads 1");
