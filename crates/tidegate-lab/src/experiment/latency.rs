@@ -140,7 +140,7 @@ pub struct ResultTable {
     pub window_s: f64,
     /// See `window_s`.
     pub repeats: usize,
-    /// 64-byte messages; the first row is what the others are compared with.
+    /// 64-byte messages; [`base`](Self::base) is what they are compared with.
     pub rows: Vec<Row>,
     /// Other sizes.
     pub sizes: Vec<Row>,
@@ -148,6 +148,16 @@ pub struct ResultTable {
     pub left_out: Vec<LeftOut>,
     /// Lines that failed, and why.
     pub failed: Vec<LeftOut>,
+}
+
+impl ResultTable {
+    /// The row that the others are compared with: where there is `iocp` over TCP, asleep, that row, as in the article;
+    /// else the first.
+    #[must_use]
+    pub fn base(&self) -> Option<&Row> {
+        let is_of_the_article = |row: &&Row| row.setup == LatencySetup::of_the_article();
+        self.rows.iter().find(is_of_the_article).or(self.rows.first())
+    }
 }
 
 /// Bytes of a message in the article.
@@ -263,6 +273,12 @@ fn measure_all(
 }
 
 impl LatencySetup {
+    /// The line that the reductions of the article are against.
+    fn of_the_article() -> Self {
+        let model = Some(Model::Iocp.name().into());
+        Self { model, transport: TransportKind::Tcp, waiting: WaitStrategy::Block }
+    }
+
     fn is_here(&self, missing: &[(TransportKind, String)], is_windows: bool) -> bool {
         let is_missing = missing.iter().any(|(transport, _)| *transport == self.transport);
         !is_missing && !of_another_system(is_windows).contains(&self.transport)

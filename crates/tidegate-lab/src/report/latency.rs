@@ -22,8 +22,7 @@ pub(super) fn cells(table: &ResultTable) -> Cells {
         "jitter reduction (below p99.9)",
     ];
     let mut cells: Cells = vec![head.map(Into::into).to_vec()];
-    let base = table.rows.first();
-    cells.extend(table.rows.iter().map(|r| row(r, base.unwrap_or(r))));
+    cells.extend(table.base().into_iter().flat_map(|base| table.rows.iter().map(|r| row(r, base))));
     cells
 }
 
@@ -59,10 +58,12 @@ pub(super) const TITLE: &str = "Round trips on one host";
 
 /// Title, table and what is to be said about it.
 pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
+    let base = table.base().map(|row| row.setup.name()).unwrap_or_default();
     let about = format!(
-        "Two processes of one thread each; a message of 64 bytes with the time it was sent goes to and fro, Nagle off. Each line \
-         {} of {:.1} s, lines in turn; medians of those. Reductions against the first line. Sockmap is TCP whose bytes go through a \
-         map in the kernel, as for unchanged programs. The bare ring is shared memory with no library around it: the baseline.",
+        "Two processes of one thread each; a message of 64 bytes with the time it was sent goes to and fro, Nagle \
+         off. Each line {} of {:.1} s, lines in turn; medians of those. Reductions against the line {base}. Sockmap \
+         is TCP whose bytes go through a map in the kernel, as for unchanged programs. The bare ring is shared memory \
+         with no library around it: the baseline.",
         counted(table.repeats, "window"),
         table.window_s
     );
@@ -72,18 +73,13 @@ pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::latency::{LatencySetup, TransportKind, WaitStrategy};
+    use crate::experiment::latency::{LatencySetup, MESSAGE, TransportKind, WaitStrategy};
 
-    fn row(windows: &[f64]) -> Row {
+    fn measured(model: &str, transport: TransportKind, waiting: WaitStrategy, windows: &[f64]) -> Row {
         let of = || Spread::of(windows.iter().copied()).unwrap();
-        let setup = LatencySetup {
-            model: Some("epoll".into()),
-            transport: TransportKind::Tcp,
-            waiting: WaitStrategy::Block,
-        };
         Row {
-            setup,
-            message_bytes: 64,
+            setup: LatencySetup { model: Some(model.into()), transport, waiting },
+            message_bytes: MESSAGE,
             mean_us: of(),
             per_s: of(),
             bytes_per_s: of(),
@@ -97,6 +93,7 @@ mod tests {
 
     #[test]
     fn extremes_are_in_the_heading_only_where_there_are_some() {
+        let row = |windows: &[f64]| measured("epoll", TransportKind::Tcp, WaitStrategy::Block, windows);
         let means = |rows: Vec<Row>| {
             let cells = cells(&ResultTable { rows, ..ResultTable::default() });
             cells.into_iter().map(|row| row[3].clone()).collect::<Vec<_>>()
@@ -104,5 +101,31 @@ mod tests {
         assert_eq!(means(vec![row(&[7.0]), row(&[8.0])]), ["mean µs", "7.00", "8.00"]);
         let mixed = means(vec![row(&[7.0]), row(&[8.0, 6.0, 9.5])]);
         assert_eq!(mixed, ["mean µs (min–max)", "7.00", "8.00 (6.00–9.50)"], "one window of a line failed");
+    }
+
+    /// What the text says that the reductions are against, and the reduction of each line.
+    fn reductions(rows: Vec<Row>) -> (String, Vec<String>) {
+        let (_, cells, about) = section(&ResultTable { rows, ..ResultTable::default() });
+        let (_, against) = about.split_once("Reductions against the line ").unwrap();
+        let (against, _) = against.split_once('.').unwrap();
+        (against.into(), cells[1..].iter().map(|row| row[10].clone()).collect())
+    }
+
+    #[test]
+    fn reductions_are_against_the_line_of_the_article_or_else_the_first() {
+        use TransportKind::{FastPath, Tcp};
+        use WaitStrategy::{Block, Spin};
+        let mut rows = vec![
+            measured("blocking", Tcp, Block, &[100.0]),
+            measured("iocp", Tcp, Spin, &[20.0]),
+            measured("iocp", FastPath, Block, &[40.0]),
+            measured("iocp", Tcp, Block, &[80.0]),
+            measured("rio", FastPath, Spin, &[8.0]),
+        ];
+        let expected = ["-25.0%", "75.0%", "50.0%", "0.0%", "90.0%"].map(String::from);
+        assert_eq!(reductions(rows.clone()), ("iocp, TCP, block".into(), expected.into()));
+        rows.remove(3);
+        let expected = ["0.0%", "80.0%", "60.0%", "92.0%"].map(String::from);
+        assert_eq!(reductions(rows), ("blocking, TCP, block".into(), expected.into()));
     }
 }
