@@ -100,6 +100,14 @@ pub enum LabError {
         /// The load.
         what: String,
     },
+    /// A server used no processor time in a round.
+    #[error(
+        "{what}: used no processor time itself; the command must be the server, not a program that starts one"
+    )]
+    NoProcessorTime {
+        /// The server.
+        what: String,
+    },
     /// A server or load failed.
     #[error("{what}: {why}")]
     Process {

@@ -305,12 +305,17 @@ impl Args {
             points: self.sizes(points),
             length,
             repeats: self.rounds(if is_short { ANSWER_ROUNDS } else { 4 }, 6),
-            within: None,
+            within: (is_short && self.is_as_long_as_usual()).then_some(ANSWER_TIME),
             keep_alive: self.keepalive || is_short,
             agents,
             program: self.program()?,
             page_bytes: self.page.first().copied().unwrap_or(peers::PAGE_BYTES),
         })
+    }
+
+    /// Whether nothing is said of the length of rounds, nor how many there are to be.
+    fn is_as_long_as_usual(&self) -> bool {
+        self.repeats.is_none() && self.requests.is_none() && self.seconds.is_none()
     }
 
     /// Concurrency with pages of other sizes: those of `--page` after the first, and a small one in `bench all`.
@@ -351,7 +356,7 @@ impl Args {
             points: ANSWER_POINTS.to_vec(),
             length: Length::Time(ANSWER_ROUND),
             repeats: self.rounds(ANSWER_ROUNDS, ANSWER_ROUNDS),
-            within: self.repeats.is_none().then_some(ANSWER_TIME),
+            within: self.is_as_long_as_usual().then_some(ANSWER_TIME),
             keep_alive: true,
             ..self.concurrency_settings(agents)?
         })

@@ -70,9 +70,7 @@ impl Contender {
             return wrong(format!("{} requests failed or were not answered in time", round.failed));
         }
         if round.cpu_s_per_100k <= 0.0 {
-            return wrong(
-                "used no processor time itself; the command must be the server, not a program that starts one".into(),
-            );
+            return Err(LabError::NoProcessorTime { what: self.text.clone() });
         }
         Ok(round)
     }

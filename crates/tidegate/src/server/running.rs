@@ -148,7 +148,7 @@ pub(super) struct Properties {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
-    control: Arc<Control>,
+    control: Arc<ThreadControl>,
     properties: Arc<Properties>,
 }
 
@@ -209,12 +209,12 @@ impl ServerHandle {
 
 /// The threads of a running server or client.
 pub(crate) struct Threads {
-    pub(crate) control: Arc<Control>,
+    pub(crate) control: Arc<ThreadControl>,
     handles: Vec<JoinHandle<()>>,
 }
 
 /// What is asked of threads, and what they have counted.
-pub(crate) struct Control {
+pub(crate) struct ThreadControl {
     pub(crate) command_queues: Arc<[Arc<CommandQueue>]>,
     /// The counters of I/O threads, also of those that are not started yet.
     io: Vec<Arc<Counters>>,
@@ -224,7 +224,7 @@ pub(crate) struct Control {
     stopping: AtomicBool,
 }
 
-impl Control {
+impl ThreadControl {
     fn of_io_threads(&self) -> &[Arc<Counters>] {
         let started = self.growth.as_ref().map_or(self.io.len(), |growth| growth.started());
         &self.io[..started]
@@ -254,15 +254,15 @@ impl Control {
     }
 }
 
-impl std::fmt::Debug for Control {
+impl std::fmt::Debug for ThreadControl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Control").field("stopping", &self.stopping).finish_non_exhaustive()
+        f.debug_struct("ThreadControl").field("stopping", &self.stopping).finish_non_exhaustive()
     }
 }
 
 impl Threads {
     pub(crate) fn new(started: EngineHandle) -> Self {
-        let control = Control {
+        let control = ThreadControl {
             command_queues: started.command_queues.into(),
             io: started.counters,
             others: started.others,
