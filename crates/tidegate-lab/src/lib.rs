@@ -119,6 +119,11 @@ pub enum LabError {
 }
 
 impl LabError {
+    /// Whether the machine that stood still for a moment may be all there is to it.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::NoAnswer { .. } | Self::NoProcessorTime { .. })
+    }
+
     /// A saved run that cannot be used.
     pub(crate) fn run(path: &std::path::Path, why: impl ToString) -> Self {
         Self::Run { path: path.into(), why: why.to_string() }

@@ -99,27 +99,6 @@ fn what_is_not_sure_is_called_so_and_every_round_is_saved() {
     assert_eq!(saved["circumstances"]["settings"]["ab: new"], TIDEGATE);
 }
 
-/// Where the machine stands still for a turn a server may use no time in it, as one does in each that is not the program
-/// that was started.
-#[test]
-fn a_server_that_used_no_time_is_started_again_and_in_the_end_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let launcher = |name: &str, first: &str| {
-        let script = format!("{first}\n{TIDEGATE} serve http --listen $1 &\nwait\n");
-        std::fs::write(folder.path().join(name), script).unwrap();
-        format!("sh {} {{listen}}", folder.path().join(name).display())
-    };
-    let short = ["-c", "2", "--turn", "100ms", "--budget", "1ms"];
-    let ran = folder.path().join("ran").display().to_string();
-    let server = format!("exec {TIDEGATE} serve http --listen $1");
-    let once = launcher("once", &format!("if [ -e {ran} ]; then {server}; fi\n: > {ran}"));
-    let output = answered(&[&[&*once, TIDEGATE], &short[..]].concat());
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let output = answered(&[&[&*launcher("always", ""), TIDEGATE], &short[..]].concat());
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(text(&output.stderr).contains("must be the server, not a program that starts one"), "{output:?}");
-}
-
 #[test]
 fn what_cannot_be_compared_is_refused_with_what_to_write() {
     for (args, part) in [
@@ -127,7 +106,7 @@ fn what_cannot_be_compared_is_refused_with_what_to_write() {
         (&[TIDEGATE, "/"], "is not a file"),
         (&[TIDEGATE, TIDEGATE, "--path", "x"], "begin with '/'"),
         (&[TIDEGATE, TIDEGATE, "--least", "0"], "from 0.1 to 50 percent"),
-        (&[TIDEGATE, TIDEGATE, "--false-alarms", "90"], "from 0.001 to 20 percent"),
+        (&[TIDEGATE, TIDEGATE, "--false-alarms", "6"], "from 0.001 to 5 percent"),
         (&[TIDEGATE, TIDEGATE, "--turn", "1ms"], "from 20ms to 1m"),
     ] {
         let output = ab(args);

@@ -84,6 +84,8 @@ impl fmt::Display for Contender {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_load::Report;
+
     use super::*;
 
     #[test]
@@ -95,6 +97,20 @@ mod tests {
         std::fs::write(folder.path().join("old"), "").unwrap();
         let binary = Contender::new("old", "/", folder.path().into()).unwrap().peer();
         assert!(binary.start.ends_with("/old serve http --listen 127.0.0.1:{port}"), "{}", binary.start);
+    }
+
+    #[test]
+    fn a_turn_without_processor_time_may_pass_and_failures_do_not() {
+        let contender = Contender::new("x {listen}", "/", "/".into()).unwrap();
+        let bench = Bench { program: "a".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
+        let round = |failed, cpu_s| {
+            let report = Report { requests: 1000, failed, elapsed_s: 0.1, ..Report::default() };
+            contender.check(Round::of(&bench, &report, cpu_s))
+        };
+        assert!(round(0, 0.01).is_ok());
+        let still = round(0, 0.0).unwrap_err();
+        assert!(still.may_pass() && still.to_string().contains("not a program that starts one"), "{still}");
+        assert!(!round(1, 0.01).unwrap_err().may_pass());
     }
 
     #[test]

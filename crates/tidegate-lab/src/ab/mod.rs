@@ -124,7 +124,7 @@ pub fn run(
     while decision == Decision::Undecided && (pairs.is_empty() || begun.elapsed() < settings.budget) {
         progress(&known);
         let pair = match measure(bench, settings) {
-            Err(LabError::NoAnswer { .. } | LabError::NoProcessorTime { .. }) if repeated < REPEATS => {
+            Err(error) if error.may_pass() && repeated < REPEATS => {
                 repeated += 1;
                 continue;
             }

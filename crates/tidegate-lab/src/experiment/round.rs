@@ -49,7 +49,7 @@ pub struct Round {
 
 impl Round {
     /// From what the load saw, and the processor time that the server used meanwhile.
-    pub(super) fn of(bench: &Bench, report: &Report, server_cpu_s: f64) -> Self {
+    pub(crate) fn of(bench: &Bench, report: &Report, server_cpu_s: f64) -> Self {
         Self::with_share(bench, report, server_cpu_s, 1.0)
     }
 

@@ -158,7 +158,7 @@ fn limits_that_cannot_work_are_refused() {
     assert!(matches!(error, PolicyError::Range { name: "input_bytes", .. }), "{error}");
     let hasty = TlsLimits::default().handshake_timeout(Some(Duration::ZERO));
     let error = hasty.check(&Policy::default()).unwrap_err();
-    assert!(matches!(error, PolicyError::Range { name: "handshake_timeout", .. }), "{error}");
+    assert!(matches!(error, PolicyError::Range { name: "tls.handshake_timeout", .. }), "{error}");
     assert!(TlsLimits::default().check(&Policy::default()).is_ok());
 }
 
