@@ -22,10 +22,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .idle_timeout(Some(Duration::from_secs(60)));
     let service = Throttle { bytes_per_s: 64_000, echoed: Arc::new(AtomicU64::new(0)) };
     let server = Server::new(service).model(model).policy(policy).bind(addr)?;
-    println!("listening on {} with {model}", server.local_addr());
     let running = server.start()?;
     let handle = running.handle();
     ctrlc::set_handler(move || handle.stop())?;
+    println!("listening on {} with {model}", running.local_addr());
     let stats = running.join();
     println!("{} connections, {} bytes echoed", stats.accepted, stats.bytes_out);
     Ok(())

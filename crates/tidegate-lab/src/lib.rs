@@ -119,8 +119,8 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// Whether the machine that stood still for a moment may be all there is to it.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Whether a busy machine alone can cause it.
+    pub(crate) fn is_transient(&self) -> bool {
         matches!(self, Self::NoAnswer { .. } | Self::NoProcessorTime { .. })
     }
 

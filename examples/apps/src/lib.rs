@@ -53,10 +53,10 @@ pub fn serve_with(service: impl Service, arguments: impl Iterator<Item = String>
         None => server,
     };
     let running = server.bind(args.listen)?.start()?;
-    println!("listening on {}", running.local_addr());
-    std::io::stdout().flush()?;
     let handle = running.handle();
     ctrlc::set_handler(move || handle.stop())?;
+    println!("listening on {}", running.local_addr());
+    std::io::stdout().flush()?;
     running.join();
     Ok(())
 }

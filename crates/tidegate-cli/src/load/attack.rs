@@ -71,7 +71,9 @@ pub fn run(args: &AttackArgs) -> CommandResult {
             said = true;
             let _ = say!("phase attacking"); // nobody reads any more: the run goes on
         }
-        if report.found_nobody().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        // Also resets only, which come from the beginning on, have a second to be let in.
+        let is_over = report.has_begun() && report.duration_s >= 1.0 && report.never_connected().is_some();
+        if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })
     .map_err(|e| match e {
         LoadError::Start(StartError::Engine { .. }) => Failure::Run(e.into()),
@@ -80,7 +82,7 @@ pub fn run(args: &AttackArgs) -> CommandResult {
     let written = json.put(&report);
     show(&report)?;
     written?;
-    let Some(why) = report.found_nobody() else { return Ok(ExitCode::SUCCESS) };
+    let Some(why) = report.never_connected() else { return Ok(ExitCode::SUCCESS) };
     complain!("error: {why}");
     Ok(ExitCode::from(1))
 }

@@ -10,8 +10,8 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// A terminal of so many columns: the end that a program writes to, and all that it has written when nobody has that end
-/// open any more.
+/// A terminal of so many columns: the end that a program writes to, and all that it has written when nobody has that
+/// end open any more.
 fn terminal(columns: u16) -> (OwnedFd, JoinHandle<String>) {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&terminal).unwrap();

@@ -27,8 +27,8 @@ const SAME_SIZE: f64 = 1.05;
 /// Turns of each program in a pair, in random order. A disturbance that is longer than a turn affects both.
 const TURNS: usize = 4;
 
-/// Consecutive pairs that are repeated because a turn had no response, or the server no processor time in it: the machine
-/// was too busy, or it is so in every turn.
+/// Consecutive pairs that are repeated because a turn had no response, or the server no processor time in it: the
+/// machine was too busy, or it is so in every turn.
 const REPEATS: usize = 5;
 
 /// The warm-up before the first turn, as a fraction of a turn.
@@ -124,7 +124,7 @@ pub fn run(
     while decision == Decision::Undecided && (pairs.is_empty() || begun.elapsed() < settings.budget) {
         progress(&known);
         let pair = match measure(bench, settings) {
-            Err(error) if error.may_pass() && repeated < REPEATS => {
+            Err(error) if error.is_transient() && repeated < REPEATS => {
                 repeated += 1;
                 continue;
             }

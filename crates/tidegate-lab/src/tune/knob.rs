@@ -149,15 +149,15 @@ fn buffer_sizes(extent: Extent, page_bytes: u64) -> Vec<Option<u64>> {
     std::iter::once(None).chain(differ.map(Some)).collect()
 }
 
-/// Whether its threads hold so few.
-fn holds_few(model: Model) -> bool {
+/// Whether a thread of this model has places for few connections only.
+fn holds_few_connections(model: Model) -> bool {
     model.most_connections(1) <= CONNECTIONS_OF_FEW
 }
 
 /// Around the number of processors, which is the default of most models: powers of two up to twice as many. Threads of
 /// `pool` serve one connection each, so it is tried with more.
 fn threads(model: Model, processors: usize, extent: Extent) -> Vec<Option<u64>> {
-    if holds_few(model) {
+    if holds_few_connections(model) {
         return Vec::new();
     }
     let is_quick = extent == Extent::Quick;
@@ -218,10 +218,11 @@ impl Setting {
         match knob {
             // A thread that spins has no wake-ups to save.
             Knob::Wait => set(Knob::Coalesce).is_none(),
+            Knob::Coalesce => set(Knob::Wait).is_none(),
             // A connection has no more sends outstanding than its thread, which has one where each holds few.
             Knob::PostedSends => set(Knob::OutstandingSends).is_none_or(|of_all| {
                 let threads = set(Knob::Threads).unwrap_or(processors as u64).max(1);
-                !holds_few(self.model) && value <= of_all / threads
+                !holds_few_connections(self.model) && value <= of_all / threads
             }),
             // A receive that has no buffer is the only one of its connection.
             Knob::PostedReceives => set(Knob::Receive).is_none(),

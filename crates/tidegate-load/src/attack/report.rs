@@ -84,10 +84,10 @@ impl AttackReport {
         kept.into_iter().all(|entry| entry.opened + entry.failed >= entry.wanted)
     }
 
-    /// Why nobody is there, if every connection to be kept open was tried and none of any kind was established.
+    /// Why no connection of any kind was established, if some were tried.
     #[must_use]
-    pub fn found_nobody(&self) -> Option<&str> {
-        let is_alone = self.has_begun() && self.kinds.iter().all(|entry| entry.opened == 0);
+    pub fn never_connected(&self) -> Option<&str> {
+        let is_alone = self.kinds.iter().all(|entry| entry.opened == 0);
         self.first_error.as_deref().filter(|_| is_alone)
     }
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_there_if_all_were_tried_and_none_was_let_in() {
+    fn an_attack_never_connected_if_some_were_tried_and_none_was_let_in() {
         let of = |kind: AttackKind, [wanted, opened, failed]: [u64; 3]| KindReport {
             kind: kind.name().into(),
             wanted,
@@ -149,12 +149,13 @@ mod tests {
             first_error: Some("refused".into()),
             ..AttackReport::default()
         };
-        assert_eq!(report([2, 0, 2], [100, 0, 0]).found_nobody(), Some("refused"));
-        assert_eq!(report([0, 0, 0], [100, 0, 1]).found_nobody(), Some("refused"), "resets only");
-        for (silent, reset) in [([2, 0, 1], [0, 0, 0]), ([2, 1, 1], [0, 0, 0]), ([2, 0, 2], [100, 1, 0])] {
-            assert_eq!(report(silent, reset).found_nobody(), None, "{silent:?} {reset:?}");
+        assert_eq!(report([2, 0, 2], [100, 0, 0]).never_connected(), Some("refused"));
+        assert_eq!(report([0, 0, 0], [100, 0, 1]).never_connected(), Some("refused"), "resets only");
+        assert_eq!(report([2, 0, 1], [0, 0, 0]).never_connected(), Some("refused"), "a short one");
+        for (silent, reset) in [([2, 1, 1], [0, 0, 0]), ([2, 0, 2], [100, 1, 0])] {
+            assert_eq!(report(silent, reset).never_connected(), None, "{silent:?} {reset:?}");
         }
         let hopeful = AttackReport { first_error: None, ..report([0, 0, 0], [100, 0, 0]) };
-        assert_eq!(hopeful.found_nobody(), None, "no reset has been tried");
+        assert_eq!(hopeful.never_connected(), None, "no reset has been tried");
     }
 }

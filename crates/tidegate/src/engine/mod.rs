@@ -78,7 +78,7 @@ pub(crate) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHand
 pub(crate) fn start_datagrams(
     config: &datagram::DatagramConfig,
     make: datagram::MakeService<'_>,
-) -> io::Result<datagram::DatagramThreads> {
+) -> io::Result<datagram::DatagramEngineHandle> {
     datagram::start(config, make).unwrap_or_else(|| platform::start_datagrams(config, make))
 }
 

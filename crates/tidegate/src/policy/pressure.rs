@@ -1,9 +1,10 @@
 //! What to do when the kernel has no memory for a send or a receive (ENOBUFS, ENOMEM, WSAENOBUFS).
 //!
 //! Such a failure is not caused by the connection: its operation is retried, after a pause that grows. Meanwhile the
-//! server asks the kernel for less: no connection is accepted, a connection has one send in flight, a receive that failed
-//! is posted singly, and receives of the completion models of Windows pin no memory (zero-byte). Only if operations keep failing for
-//! [`shed_after`](crate::Policy::shed_after), connections are closed, the longest idle first.
+//! server asks the kernel for less: no connection is accepted, a connection has one send in flight, a receive that
+//! failed is posted singly, and receives of the completion models of Windows pin no memory (zero-byte). Only if
+//! operations keep failing for [`shed_after`](crate::Policy::shed_after), connections are closed, the longest idle
+//! first.
 use std::time::{Duration, Instant};
 
 /// The first pause before an operation that failed for lack of memory is retried.

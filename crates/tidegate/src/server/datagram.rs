@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst, fence};
 use std::thread::JoinHandle;
 
 use tidegate_os::datagram::{DatagramSocket, PortSharing};
@@ -280,7 +280,10 @@ impl RunningDatagrams {
     /// Whether an I/O thread has ended unexpectedly.
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        !self.handle.0.stopping.load(Relaxed) && self.threads.iter().any(JoinHandle::is_finished)
+        // In this order, because another thread may stop it now.
+        let has_ended = self.threads.iter().any(JoinHandle::is_finished);
+        fence(SeqCst);
+        has_ended && !self.handle.0.stopping.load(SeqCst)
     }
 
     /// Begins to stop; see [`DatagramHandle::stop`].
@@ -380,7 +383,7 @@ impl DatagramHandle {
 
 impl DatagramControl {
     fn stop(&self, order: StopOrder) {
-        self.stopping.store(true, Relaxed);
+        self.stopping.store(true, SeqCst);
         StopSignal::ask(&self.stop_signals, order);
     }
 }

@@ -1,7 +1,7 @@
 //! A running server: its threads, its counters, and what can be changed while it runs.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst, fence};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use tidegate_os::endpoint::Endpoint;
@@ -148,7 +148,7 @@ pub(super) struct Properties {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
-    control: Arc<ThreadControl>,
+    control: Arc<RunControl>,
     properties: Arc<Properties>,
 }
 
@@ -209,12 +209,12 @@ impl ServerHandle {
 
 /// The threads of a running server or client.
 pub(crate) struct Threads {
-    pub(crate) control: Arc<ThreadControl>,
+    pub(crate) control: Arc<RunControl>,
     handles: Vec<JoinHandle<()>>,
 }
 
 /// What is asked of threads, and what they have counted.
-pub(crate) struct ThreadControl {
+pub(crate) struct RunControl {
     pub(crate) command_queues: Arc<[Arc<CommandQueue>]>,
     /// The counters of I/O threads, also of those that are not started yet.
     io: Vec<Arc<Counters>>,
@@ -222,9 +222,11 @@ pub(crate) struct ThreadControl {
     others: Vec<Arc<Counters>>,
     growth: Option<Arc<Growth>>,
     stopping: AtomicBool,
+    /// One change of the limits at a time: all threads end with the same.
+    changes: Mutex<()>,
 }
 
-impl ThreadControl {
+impl RunControl {
     fn of_io_threads(&self) -> &[Arc<Counters>] {
         let started = self.growth.as_ref().map_or(self.io.len(), |growth| growth.started());
         &self.io[..started]
@@ -235,7 +237,9 @@ impl ThreadControl {
     }
 
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Relaxed);
+        if self.stopping.swap(true, SeqCst) {
+            return; // threads that are started later find the first order
+        }
         for command_queue in &*self.command_queues {
             // A closed command queue belongs to a thread that has already stopped.
             let _ = command_queue.push(Command::Drain);
@@ -246,6 +250,7 @@ impl ThreadControl {
         if let Some(growth) = &self.growth {
             return growth.set_policy(policy);
         }
+        let _one = self.changes.lock().unwrap_or_else(PoisonError::into_inner); // it guards no data
         for command_queue in &*self.command_queues {
             // A thread that has stopped needs no limits.
             let _ = command_queue.push(Command::Policy(policy.clone()));
@@ -254,28 +259,31 @@ impl ThreadControl {
     }
 }
 
-impl std::fmt::Debug for ThreadControl {
+impl std::fmt::Debug for RunControl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ThreadControl").field("stopping", &self.stopping).finish_non_exhaustive()
+        f.debug_struct("RunControl").field("stopping", &self.stopping).finish_non_exhaustive()
     }
 }
 
 impl Threads {
     pub(crate) fn new(started: EngineHandle) -> Self {
-        let control = ThreadControl {
+        let control = RunControl {
             command_queues: started.command_queues.into(),
             io: started.counters,
             others: started.others,
             growth: started.growth,
             stopping: AtomicBool::new(false),
+            changes: Mutex::default(),
         };
         Self { control: Arc::new(control), handles: started.threads }
     }
 
+    /// Whether one has ended, and none was asked to: looked at in this order, because another thread may stop it now.
     fn is_broken(&self) -> bool {
         let later = || self.control.growth.as_ref().is_some_and(|growth| growth.has_ended());
-        let is_stopping = self.control.stopping.load(Relaxed);
-        !is_stopping && (self.handles.iter().any(JoinHandle::is_finished) || later())
+        let has_ended = self.handles.iter().any(JoinHandle::is_finished) || later();
+        fence(SeqCst);
+        has_ended && !self.control.stopping.load(SeqCst)
     }
 
     pub(crate) fn join(&mut self) {
@@ -348,7 +356,9 @@ mod tests {
         let running = Server::new(Deaf).model(Model::Poll).bind("127.0.0.1:0").unwrap().start().unwrap();
         let handle = running.handle();
         let client = std::net::TcpStream::connect(handle.local_addr().to_string()).unwrap();
+        let start = Instant::now();
         while handle.stats().accepted == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody is accepted");
             std::thread::yield_now();
         }
         drop(client);

@@ -1,6 +1,6 @@
 //! Stopping, peers that go, services that fail.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
@@ -115,5 +115,23 @@ fn a_panic_costs_the_datagram_and_nothing_else() {
         assert!(!server.is_broken());
         let stats = end(server);
         assert_eq!((stats.panics, stats.datagrams_in, stats.datagrams_out), (1, 2, 1), "{stats:?}");
+    });
+}
+
+#[test]
+fn a_handle_outlives_its_server_and_does_not_keep_the_port() {
+    // Where there is one, an address of its own: another test may take a port of the usual one meanwhile.
+    let is_there = cfg!(any(target_os = "linux", windows));
+    let own = if is_there { IpAddr::from([127, 0, 0, 77]) } else { LOCALHOST };
+    everywhere("handle", |model, policy| {
+        let server = start(model, policy, own, |_| Echo);
+        let handle = server.handle();
+        let peer = peer(&server);
+        assert_eq!(ask(&peer, b"hold"), b"hold", "on {model}");
+        handle.stop();
+        let stats = server.join();
+        UdpSocket::bind(handle.local_addr()).unwrap_or_else(|e| panic!("on {model} the port is kept: {e}"));
+        handle.stop();
+        assert_eq!((handle.stats().datagrams_in, stats.datagrams_in), (1, 1), "on {model}");
     });
 }

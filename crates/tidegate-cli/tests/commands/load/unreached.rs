@@ -1,7 +1,7 @@
 //! Targets that are not there, and servers that go away: datagrams, ping, the messenger, Unix sockets.
 
 use std::io::Read;
-use std::net::UdpSocket;
+use std::net::{ToSocketAddrs, UdpSocket};
 use std::os::unix::net::UnixListener;
 use std::sync::mpsc::channel;
 use std::time::Instant;
@@ -17,10 +17,12 @@ fn load(args: &[&str]) -> Outcome {
 }
 
 #[test]
-fn a_name_without_an_address_is_told_with_what_to_do() {
-    // Nobody has such a name (RFC 6761, 6.4), and of one label that is longer than 63 octets nobody is asked
-    // (RFC 1035, 2.3.4).
-    for name in ["no-such-host.invalid", &"x".repeat(64)] {
+fn of_a_name_without_an_address_the_error_says_what_to_do() {
+    // Nobody has such a name (RFC 6761, 6.4), but some resolvers answer for every name; of one label that is longer than
+    // 63 octets nobody is asked (RFC 1035, 2.3.4).
+    let (invalid, too_long) = ("no-such-host.invalid", "x".repeat(64));
+    let has_address = (invalid, 7).to_socket_addrs().is_ok();
+    for name in [&*too_long, invalid].into_iter().filter(|&name| name != invalid || !has_address) {
         let (target, url) = (format!("{name}:7"), format!("http://{name}:7/"));
         for args in [
             ["http", &url],

@@ -108,7 +108,7 @@ impl StopSignal {
 }
 
 /// The threads of a running engine.
-pub(crate) struct DatagramThreads {
+pub(crate) struct DatagramEngineHandle {
     pub(crate) stop_signals: Vec<Arc<StopSignal>>,
     pub(crate) counters: Vec<Arc<DatagramCounters>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
@@ -194,7 +194,10 @@ pub(crate) fn options(model: Model, path: DatagramPath, policy: &DatagramPolicy)
 }
 
 /// Starts the threads of a model that every system has, or says that it is none of these.
-pub(super) fn start(config: &DatagramConfig, make: MakeService<'_>) -> Option<io::Result<DatagramThreads>> {
+pub(super) fn start(
+    config: &DatagramConfig,
+    make: MakeService<'_>,
+) -> Option<io::Result<DatagramEngineHandle>> {
     use super::readiness as pollers;
     Some(match config.model {
         Model::Blocking | Model::Pool => start_workers(config, make, threads::prepare, threads::run),
@@ -217,7 +220,7 @@ pub(super) fn start_workers<W: Send + 'static>(
     make: MakeService<'_>,
     prepare: fn(&Arc<DatagramSocket>) -> io::Result<(StopSignal, W)>,
     run: fn(Box<dyn DatagramService>, DatagramWorker, W, Ready),
-) -> io::Result<DatagramThreads> {
+) -> io::Result<DatagramEngineHandle> {
     let prepared = config.sockets.iter().map(|socket| {
         let (stop_signal, extra) = prepare(socket)?;
         let worker = DatagramWorker {
@@ -242,7 +245,7 @@ pub(super) fn start_workers<W: Send + 'static>(
         Starting::spawn(format!("tidegate-udp-{index}"), stack, run)
     });
     let threads = start_all(starts, || StopSignal::ask(&stop_signals, StopOrder::Serve))?;
-    Ok(DatagramThreads { stop_signals, counters, threads })
+    Ok(DatagramEngineHandle { stop_signals, counters, threads })
 }
 
 #[cfg(all(test, target_os = "linux", not(tidegate_loom)))]

@@ -28,8 +28,8 @@ const SOCKET: Token = Token { index: 0, generation: 0 };
 
 pub(in crate::engine) fn prepare(_: &Arc<DatagramSocket>) -> io::Result<(StopSignal, Arc<Waker>)> {
     let waker = Arc::new(Waker::new()?);
-    let wake = waker.clone();
-    Ok((StopSignal::new(move || wake.wake()), waker))
+    let wake = Arc::downgrade(&waker); // which the worker has while it runs
+    Ok((StopSignal::new(move || _ = wake.upgrade().map(|waker| waker.wake())), waker))
 }
 
 pub(in crate::engine) fn run<P: Poller<Listener = Acceptor>>(

@@ -25,8 +25,14 @@ use crate::engine::worker::Ready;
 use crate::service::DatagramService;
 
 pub(super) fn prepare(socket: &Arc<DatagramSocket>) -> io::Result<(StopSignal, ())> {
-    let socket = socket.clone();
-    Ok((StopSignal::new(move || socket.wake_receivers()), ()))
+    // The worker has the socket while it runs; it must not stay bound for a handle to a server that has ended.
+    let socket = Arc::downgrade(socket);
+    let wake = move || {
+        if let Some(socket) = socket.upgrade() {
+            socket.wake_receivers();
+        }
+    };
+    Ok((StopSignal::new(wake), ()))
 }
 
 pub(super) fn run(service: Box<dyn DatagramService>, worker: DatagramWorker, (): (), ready: Ready) {

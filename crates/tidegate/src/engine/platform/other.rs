@@ -33,6 +33,6 @@ pub(in crate::engine) fn start(model: Model, _: EngineConfig) -> io::Result<Engi
 pub(in crate::engine) fn start_datagrams(
     config: &datagram::DatagramConfig,
     _: datagram::MakeService<'_>,
-) -> io::Result<datagram::DatagramThreads> {
+) -> io::Result<datagram::DatagramEngineHandle> {
     Err(not_here(config.model))
 }

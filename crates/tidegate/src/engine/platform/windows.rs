@@ -77,7 +77,7 @@ pub(in crate::engine) fn start(model: Model, config: EngineConfig) -> io::Result
 pub(in crate::engine) fn start_datagrams(
     config: &datagram::DatagramConfig,
     make: datagram::MakeService<'_>,
-) -> io::Result<datagram::DatagramThreads> {
+) -> io::Result<datagram::DatagramEngineHandle> {
     use datagram::completion::run as run_posted;
     use datagram::readiness::{prepare, run};
     use datagrams::PostedDatagrams;

@@ -278,13 +278,16 @@ impl EngineConfig {
         let (queues, balances) = (command_queues.clone(), balance.clone());
         let start: Start = Arc::new(move |index, policy, growth| {
             let waker = Arc::new(Waker::new()?);
-            wakers[index].set(waker.clone());
+            let in_place = InPlace::new(wakers[index].clone(), waker.clone());
             let mut worker = config.worker(index, queues[index].clone(), &balances, places);
             worker.counters = sets[index].clone();
             worker.growth = growth.cloned();
             worker.set_policy(policy.clone());
             let shared = shared.clone();
-            let run = move |ready| run(worker, waker, shared, ready);
+            let run = move |ready| {
+                let _in_place = in_place;
+                run(worker, waker, shared, ready);
+            };
             Starting::spawn(format!("tidegate-{index}"), STACK_BYTES, run)
         });
         let growth = each.map(|each| {
@@ -301,13 +304,29 @@ impl EngineConfig {
     }
 }
 
-/// What wakes the thread of a place, once that has started.
+/// A thread in its place. The descriptor of its waker goes with it, however long its command queue is kept.
+struct InPlace(Arc<PlaceWaker>);
+
+impl InPlace {
+    fn new(place: Arc<PlaceWaker>, waker: Arc<Waker>) -> Self {
+        place.set(Some(waker));
+        Self(place)
+    }
+}
+
+impl Drop for InPlace {
+    fn drop(&mut self) {
+        self.0.set(None);
+    }
+}
+
+/// What wakes the thread of a place while that runs.
 #[derive(Default)]
 struct PlaceWaker(Mutex<Option<Arc<Waker>>>);
 
 impl PlaceWaker {
-    fn set(&self, waker: Arc<Waker>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker); // nothing under the lock can panic
+    fn set(&self, waker: Option<Arc<Waker>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = waker; // nothing under the lock can panic
     }
 
     fn wake(&self) {
@@ -315,5 +334,23 @@ impl PlaceWaker {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_ended_leaves_no_waker_to_its_place() {
+        let place = Arc::<PlaceWaker>::default();
+        let waker = Arc::new(Waker::new().unwrap());
+        let kept = Arc::downgrade(&waker);
+        let in_place = InPlace::new(place.clone(), waker);
+        place.wake();
+        assert!(kept.upgrade().is_some());
+        drop(in_place);
+        assert!(kept.upgrade().is_none());
+        place.wake(); // nobody
     }
 }
