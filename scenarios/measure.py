@@ -27,6 +27,15 @@ def need_two_processors():
         sys.exit("server and load need a processor each")
 
 
+def spent(tasks):
+    """Nanoseconds that the scheduler gave to these threads, each a folder of /proc."""
+    total = 0
+    for task in tasks:
+        with open(f"{task}/schedstat") as stat:
+            total += int(stat.read().split()[0])
+    return total
+
+
 class Server:
     """A process that listens on `port` of 127.0.0.1; COMMAND may name the port and other places as {port}."""
 
@@ -58,11 +67,8 @@ class Server:
                 yield task
 
     def nanoseconds(self):
-        total = 0
         try:
-            for task in self.tasks():
-                with open(f"{task}/schedstat") as stat:
-                    total += int(stat.read().split()[0])
+            total = spent(self.tasks())
         except (FileNotFoundError, ProcessLookupError):  # of /proc: when opened, and when read
             self.check_alive()
             sys.exit(f"a thread or child of {self.command} ended while it was measured, and its time with it")

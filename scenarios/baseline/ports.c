@@ -1,8 +1,9 @@
 // The least an echo server does on completion ports, with one port that its threads share or one port for each; for
 // scenarios/ports/run:
 //   x86_64-w64-mingw32-gcc -O2 -o ports.exe scenarios/baseline/ports.c -lws2_32 && wine ports.exe WAY THREADS PORT
-// WAY: shared own. A connection has one operation in flight, a receive or a send, so no thread needs a lock. Accepted on
-// the main thread; with `own`, connections go to the ports in turn. Errors end the program; connections are not closed.
+// WAY: shared own. A connection has one operation in flight, a receive or a send, so no thread needs a lock. Accepted
+// on the main thread; with `own`, connections go to the ports in turn. Errors end the program; connections are not
+// closed.
 #include <winsock2.h>
 #include <windows.h>
 #include <stdio.h>
@@ -65,7 +66,8 @@ int main(int count, char **words) {
     if (threads < 1 || threads > 64 || WSAStartup(MAKEWORD(2, 2), &data)) fail("start");
     HANDLE ports[64];
     for (int i = 0; i < threads; i++) {
-        ports[i] = i && is_shared ? ports[0] : CreateIoCompletionPort(INVALID_HANDLE_VALUE, NULL, 0, is_shared ? threads : 1);
+        int at_once = is_shared ? threads : 1;
+        ports[i] = i && is_shared ? ports[0] : CreateIoCompletionPort(INVALID_HANDLE_VALUE, NULL, 0, at_once);
         if (!ports[i] || !CreateThread(NULL, 1 << 16, work, ports[i], 0, NULL)) fail("a port or thread");
     }
     SOCKET listener = WSASocketW(AF_INET, SOCK_STREAM, 0, NULL, 0, WSA_FLAG_OVERLAPPED);

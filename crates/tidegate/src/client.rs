@@ -54,7 +54,7 @@ impl<S: Service> Client<S> {
     /// system has no thread, ring or memory left.
     pub fn start(self) -> Result<RunningClient, StartError> {
         let service = erase(self.service);
-        check(&*service, &self.policy)?;
+        check(&self.policy, service.options().dials, |policy| service.check_limits(policy))?;
         let model = choose(self.model, &self.policy)?;
         engine::check_client(model, &self.policy)?;
         let config = EngineConfig::new(service, self.policy, None);

@@ -269,7 +269,7 @@ impl<S: Service> Server<S> {
     /// The service without its type, asked for what it needs this once, and the model, if all of it fits together.
     fn checked(self) -> Result<(Arc<dyn ErasedService>, Policy, Model), StartError> {
         let service = erase(self.service);
-        check(&*service, &self.policy)?;
+        check(&self.policy, service.options().dials, |policy| service.check_limits(policy))?;
         let model = choose(self.model, &self.policy)?;
         Ok((service, self.policy, model))
     }
@@ -287,11 +287,15 @@ fn listen_options(service: &dyn ErasedService, policy: &Policy) -> ListenOptions
     }
 }
 
-/// Checks a policy, and that the service can run under it.
-pub(crate) fn check(service: &dyn ErasedService, policy: &Policy) -> Result<(), PolicyError> {
+/// Checks a policy, and that a service can run under it that dials so many connections, and has these limits.
+pub(crate) fn check(
+    policy: &Policy,
+    dials: usize,
+    limits: impl FnOnce(&Policy) -> Result<(), PolicyError>,
+) -> Result<(), PolicyError> {
     policy.check()?;
-    policy.check_dials(service.options().dials)?;
-    service.check_limits(policy)
+    policy.check_dials(dials)?;
+    limits(policy)
 }
 
 /// The selected model, or the best one; it must be available, and able to enforce the policy.

@@ -81,9 +81,9 @@ impl CpuShare {
         self.set(least);
     }
 
-    /// A round of each subject for each turn, `None` where one failed. Within a turn all have the same share, because it
-    /// has an effect on what a request costs: when it shrinks, the rounds of the turn so far are measured again. Turns
-    /// go there and back, so that a slow moment of the machine affects all alike.
+    /// A round of each subject for each turn, `None` where one failed. Within a turn all have the same share, because
+    /// it has an effect on what a request costs: when it shrinks, the rounds of the turn so far are measured again.
+    /// Turns go there and back, so that a slow moment of the machine affects all alike.
     pub(super) fn in_turns<S>(
         &mut self,
         subjects: &[S],

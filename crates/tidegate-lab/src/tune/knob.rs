@@ -351,6 +351,12 @@ mod tests {
         let two_threads = iocp.with(Knob::Threads, Some(2));
         assert_eq!(admitted(&sends(&two_threads, 50), Knob::PostedSends), [4, 16]);
         assert!(admitted(&sends(&overlapped, 1000), Knob::PostedSends).is_empty(), "one of each thread");
+        for (taken, other) in [(Knob::Wait, Knob::Coalesce), (Knob::Coalesce, Knob::Wait)] {
+            assert!(
+                iocp.admits(other, 50, 8) && !iocp.with(taken, Some(50)).admits(other, 50, 8),
+                "{other:?}"
+            );
+        }
         assert_eq!(admitted(&iocp, Knob::PostedReceives), [4, 16]);
         let zero_byte = iocp.with(Knob::Receive, Some(1));
         assert!(admitted(&zero_byte, Knob::PostedReceives).is_empty());

@@ -352,6 +352,19 @@ mod tests {
     }
 
     #[test]
+    fn the_order_to_stop_is_given_once() {
+        let queue = Arc::new(CommandQueue::new(8, || {}));
+        let command_queues = vec![queue.clone()];
+        let threads = Threads::new(EngineHandle { command_queues, ..EngineHandle::default() });
+        threads.control.stop();
+        threads.control.stop();
+        drop(threads);
+        let mut orders = std::collections::VecDeque::new();
+        queue.close(&mut orders);
+        assert_eq!(orders.len(), 1);
+    }
+
+    #[test]
     fn another_thread_stops_it_by_a_handle_that_outlives_it() {
         let running = Server::new(Deaf).model(Model::Poll).bind("127.0.0.1:0").unwrap().start().unwrap();
         let handle = running.handle();

@@ -12,6 +12,7 @@ use crate::policy::Policy;
 use crate::proto::mail::{Address, MailSink, Mailbox};
 use crate::proto::table::{Table, Token};
 use crate::proto::{Action, Connection, Context, Event, NextStep, Receive};
+use crate::server::check;
 use crate::service::{CloseReason, Mail, Peer, Recipient, Refusal, SendError, Service, Session};
 use crate::stats::{Counters, Stats, Writers, sum};
 
@@ -103,8 +104,7 @@ impl TestConnection {
     /// [`Server::bind`](crate::Server::bind) refuses it.
     #[track_caller]
     pub fn open_with<S: Service>(service: &S, peer: &Peer, policy: Policy) -> Result<Self, Refusal> {
-        let checked = policy.check().and_then(|()| policy.check_dials(service.options().dials));
-        if let Err(why) = checked.and_then(|()| service.check_limits(&policy)) {
+        if let Err(why) = check(&policy, service.options().dials, |policy| service.check_limits(policy)) {
             panic!("a server does not start under this policy: {why}");
         }
         Ok(Self::of(Box::new(service.open(peer)?), peer, policy, Instant::now()).opened())

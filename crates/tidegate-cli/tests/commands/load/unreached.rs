@@ -18,8 +18,8 @@ fn load(args: &[&str]) -> Outcome {
 
 #[test]
 fn of_a_name_without_an_address_the_error_says_what_to_do() {
-    // Nobody has such a name (RFC 6761, 6.4), but some resolvers answer for every name; of one label that is longer than
-    // 63 octets nobody is asked (RFC 1035, 2.3.4).
+    // Nobody has such a name (RFC 6761, 6.4), but some resolvers answer for every name; of one label that is longer
+    // than 63 octets nobody is asked (RFC 1035, 2.3.4).
     let (invalid, too_long) = ("no-such-host.invalid", "x".repeat(64));
     let has_address = (invalid, 7).to_socket_addrs().is_ok();
     for name in [&*too_long, invalid].into_iter().filter(|&name| name != invalid || !has_address) {
