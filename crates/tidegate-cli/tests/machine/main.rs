@@ -4,6 +4,8 @@
 #[path = "../../../tidegate/tests/harness/mod.rs"]
 mod harness;
 
+#[cfg(target_os = "linux")]
+mod competitors;
 #[cfg(unix)]
 mod counts;
 #[cfg(unix)]
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         processes::trials(),
         #[cfg(target_os = "linux")]
         ring::trials(),
+        #[cfg(target_os = "linux")]
+        competitors::trials(),
     ];
     harness::run(all.into_iter().flatten())
 }
