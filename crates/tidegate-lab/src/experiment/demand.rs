@@ -181,7 +181,7 @@ fn measure(
         ["-d", &window.as_secs_f64().to_string()],
     ];
     let pid = server.process.id();
-    let round = round::load(Generator::here(bench), &server.url, pid, options.as_flattened())?;
+    let round = round::load(Generator::here(bench), &server.url, pid, options.as_flattened(), 1.0)?;
     Ok(round.without_short_window())
 }
 

@@ -11,7 +11,7 @@ pub mod models;
 pub mod peers;
 pub mod reuse;
 pub mod round;
-mod share;
+pub(crate) mod share;
 pub(crate) mod sizing;
 mod sockmap;
 pub mod survival;

@@ -225,20 +225,21 @@ pub(super) fn throttled(
 ) -> Result<Round, LabError> {
     let options = requests.options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let (report, used) = carried(generator, url, pid, &options)?;
-    let round = Round::with_share(generator.bench, &report, used, share).without_latencies_of_pauses(share);
+    let round = load(generator, url, pid, &options, share)?;
     Ok(Round { peak_bytes: peak_bytes(pid), ..round })
 }
 
-/// Has the server `pid` at `url` answer a load of HTTP requests with these options.
+/// Has the server `pid` at `url`, which has this share of its processors, answer a load of HTTP requests with these
+/// options.
 pub(crate) fn load(
     generator: Generator<'_>,
     url: &str,
     pid: u32,
     options: &[&str],
+    share: f64,
 ) -> Result<Round, LabError> {
     let (report, used) = carried(generator, url, pid, options)?;
-    Ok(Round::of(generator.bench, &report, used))
+    Ok(Round::with_share(generator.bench, &report, used, share).without_latencies_of_pauses(share))
 }
 
 /// What the load saw, and the processor seconds that the server used for it. The load itself looks at the server when

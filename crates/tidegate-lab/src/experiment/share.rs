@@ -22,7 +22,7 @@ const SHRINK: f64 = 0.7;
 const MOST_REPEATS: usize = 3;
 
 /// What servers have of their processors from now on.
-pub(super) struct CpuShare {
+pub(crate) struct CpuShare {
     /// None if the load runs elsewhere.
     throttle: Option<Throttle>,
     value: f64,
@@ -31,19 +31,19 @@ pub(super) struct CpuShare {
 
 impl CpuShare {
     /// All of them, until a round shows that the load was the limit.
-    pub(super) fn new(bench: &Bench, agents: Option<&Agents>) -> Self {
+    pub(crate) fn new(bench: &Bench, agents: Option<&Agents>) -> Self {
         let throttle = agents.is_none().then(|| Throttle::new(bench));
         let can_shrink = throttle.is_some() && bench.is_pinned_apart();
         Self { throttle, value: 1.0, can_shrink }
     }
 
     /// 0 to 1.
-    pub(super) fn value(&self) -> f64 {
+    pub(crate) fn value(&self) -> f64 {
         self.value
     }
 
     /// How servers are limited, for the reader of the figures.
-    pub(super) fn method(&self) -> &'static str {
+    pub(crate) fn method(&self) -> &'static str {
         self.throttle.as_ref().map_or("nothing, since the load runs on other machines", Throttle::method)
     }
 
@@ -57,7 +57,7 @@ impl CpuShare {
     }
 
     /// Puts a running server under the limit.
-    pub(super) fn hold(&self, pid: u32, name: impl Display) -> Result<(), LabError> {
+    pub(crate) fn hold(&self, pid: u32, name: impl Display) -> Result<(), LabError> {
         let held = self.throttle.as_ref().map_or(Ok(()), |throttle| throttle.hold(pid));
         held.map_err(|e| LabError::Process {
             what: format!("the control group of {name}"),
@@ -66,7 +66,7 @@ impl CpuShare {
     }
 
     /// Chooses the share at which the load has time left with the subject that is cheapest beside it.
-    pub(super) fn calibrate<S>(
+    pub(crate) fn calibrate<S>(
         &mut self,
         subjects: &[S],
         mut trial: impl FnMut(&Self, &S) -> Result<Round, LabError>,

@@ -175,7 +175,7 @@ pub fn run(
     let window = window(settings, &models, processors);
     let mut workbench = Workbench::new(bench, settings, window, progress);
     if let Some(&model) = models.first() {
-        workbench.settle_rate(model)?;
+        workbench.settle(model)?;
     }
     let mut notes = workbench.notes();
     let candidates = models.iter().map(|&model| TuneCandidate::of(Setting::new(model), settings.connections));

@@ -10,6 +10,7 @@ use super::search::{FailedSide, Laboratory, Trial, TrialFailure, TuneCandidate};
 use super::{Goal, Setting, Settings};
 use crate::experiment::generator::Generator;
 use crate::experiment::round::{self, Round};
+use crate::experiment::share::CpuShare;
 use crate::experiment::{ServerProcess, affordable, connections, sizing};
 use crate::{Bench, LabError};
 
@@ -25,26 +26,42 @@ pub(super) struct Workbench<'a, P> {
     begun: Instant,
     /// Requests a second of an open loop.
     rate: Option<f64>,
+    /// What the server has of its processors in a closed loop, so that it is the limit.
+    share: Option<CpuShare>,
     progress: P,
 }
 
 impl<'a, P: FnMut(&str)> Workbench<'a, P> {
     /// The budget begins now.
     pub(super) fn new(bench: &'a Bench, settings: &'a Settings, window: Duration, progress: P) -> Self {
-        Self { bench, settings, window, begun: Instant::now(), rate: settings.rate, progress }
+        Self { bench, settings, window, begun: Instant::now(), rate: settings.rate, share: None, progress }
     }
 
-    /// Finds the rate of the open loop, if there is to be one and it was not asked for.
-    pub(super) fn settle_rate(&mut self, model: Model) -> Result<(), LabError> {
-        if !matches!(self.settings.goal, Goal::P99 | Goal::Cpu) || self.rate.is_some() {
-            return Ok(());
+    /// Finds the rate of an open loop, if it was not asked for, and the server's share in a closed one.
+    pub(super) fn settle(&mut self, model: Model) -> Result<(), LabError> {
+        let candidate = TuneCandidate::of(Setting::new(model), self.settings.connections);
+        match self.settings.goal {
+            Goal::P99 | Goal::Cpu if self.rate.is_none() => {
+                (self.progress)(&format!("{model}: what can be answered at all"));
+                let closed = self.trial(None, &candidate)?;
+                self.rate = Some((closed.requests_per_s * PART_OF_CAPACITY).max(1.0).round());
+            }
+            Goal::Throughput => {
+                (self.progress)(&format!("{model}: calibration"));
+                let mut share = CpuShare::new(self.bench, None);
+                share.calibrate(&[candidate], |share, candidate| self.trial(Some(share), candidate));
+                self.share = Some(share);
+            }
+            Goal::P99 | Goal::Cpu | Goal::Connections => {}
         }
-        (self.progress)(&format!("{model}: what can be answered at all"));
-        let closed = self
-            .http(&TuneCandidate::of(Setting::new(model), self.settings.connections))
-            .map_err(|failure| LabError::Process { what: model.to_string(), why: failure.to_string() })?;
-        self.rate = Some((closed.requests_per_s * PART_OF_CAPACITY).max(1.0).round());
         Ok(())
+    }
+
+    fn trial(&self, share: Option<&CpuShare>, candidate: &TuneCandidate) -> Result<Round, LabError> {
+        self.http(share, candidate).map_err(|failure| LabError::Process {
+            what: candidate.setting.model.to_string(),
+            why: failure.to_string(),
+        })
     }
 
     /// How everything is measured.
@@ -74,10 +91,18 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         } else {
             "server and load share a processor: figures are about both".to_owned()
         };
-        vec![format!("{load}; {rounds} interleaved rounds; {pinning}")]
+        let mut notes = vec![format!("{load}; {rounds} interleaved rounds; {pinning}")];
+        notes.extend(self.share.as_ref().filter(|share| share.value() < 1.0).map(|share| {
+            let percent = share.value() * 100.0;
+            let method = share.method();
+            format!(
+                "the server has {percent:.0}% of its processor ({method}); rates are those of a whole one"
+            )
+        }));
+        notes
     }
 
-    fn http(&self, candidate: &TuneCandidate) -> Result<Round, TrialFailure> {
+    fn http(&self, share: Option<&CpuShare>, candidate: &TuneCandidate) -> Result<Round, TrialFailure> {
         let TuneCandidate { setting, connections, .. } = candidate;
         self.size(candidate)?;
         if let (_, Some(why)) = affordable(*connections) {
@@ -88,12 +113,15 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         let mut server =
             ServerProcess::start(self.bench, Goal::Throughput.service(), setting.model, &options)
                 .map_err(|e| TrialFailure { side: FailedSide::Server, why: e.to_string() })?;
+        let held = share.map_or(Ok(()), |share| share.hold(server.process.id(), setting.model));
+        held.map_err(|e| TrialFailure { side: FailedSide::Unknown, why: e.to_string() })?;
+        let share = share.map_or(1.0, CpuShare::value);
         let (connections, seconds) = (connections.to_string(), self.window.as_secs_f64().to_string());
         let mut load = vec!["-c", &connections, "-d", &seconds];
         let rate = self.rate.map(|rate| rate.to_string());
         load.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
         load.extend((!self.settings.keep_alive).then_some("--no-keepalive"));
-        let round = round::load(Generator::here(self.bench), &server.url, server.process.id(), &load);
+        let round = round::load(Generator::here(self.bench), &server.url, server.process.id(), &load, share);
         let round = round.map_err(|e| match server.process.has_ended() {
             true => TrialFailure {
                 side: FailedSide::Server,
@@ -175,9 +203,13 @@ impl<P: FnMut(&str)> Laboratory for Workbench<'_, P> {
             verdict: Some(round.verdict),
         };
         match self.settings.goal {
-            Goal::Throughput => self.http(candidate).map(|round| of(round.requests_per_s, round)),
-            Goal::P99 => self.http(candidate).map(|round| of(round.p99_us, round)),
-            Goal::Cpu => self.http(candidate).map(|round| Trial {
+            Goal::Throughput => {
+                let share = self.share.as_ref().map_or(1.0, CpuShare::value);
+                let round = self.http(self.share.as_ref(), candidate)?;
+                Ok(of(round.requests_per_s / share, round))
+            }
+            Goal::P99 => self.http(None, candidate).map(|round| of(round.p99_us, round)),
+            Goal::Cpu => self.http(None, candidate).map(|round| Trial {
                 figure: round.cpu_s_per_100k,
                 cpu_s_per_100k: None,
                 verdict: Some(round.verdict),
