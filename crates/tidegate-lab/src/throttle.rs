@@ -33,6 +33,12 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
+    /// Without a control group, whatever this system allows.
+    #[cfg(test)]
+    pub(crate) fn of_competitors(cpus: Vec<usize>) -> Self {
+        Self { cpus, group: None, competitors: Vec::new() }
+    }
+
     /// Finds out what this system allows.
     pub(crate) fn new(bench: &Bench) -> Self {
         let cpus = if bench.is_pinned_apart() { bench.server_cpus.clone() } else { Vec::new() };
@@ -53,8 +59,7 @@ impl Throttle {
                 Err(_) => self.group = None, // gone or not ours after all; the other way is left
             }
         }
-        let rivals = (1.0 / share - 1.0).round().max(0.0);
-        for _ in 0..rivals as usize {
+        for _ in 0..rivals(share) {
             self.competitors.extend(self.cpus.iter().filter_map(|&cpu| Competitor::start(cpu)));
         }
         1.0 / (1.0 + self.competitors.len() as f64 / self.cpus.len() as f64)
@@ -76,6 +81,12 @@ impl Throttle {
             (None, true) => "nothing, since server and load are not kept apart",
         }
     }
+}
+
+/// Competitors on each processor that leave a server at most this share of it.
+fn rivals(share: f64) -> usize {
+    const INEXACT: f64 = 1e-9; // of a quotient that should be a whole number
+    (1.0 / share - 1.0 - INEXACT).ceil().max(0.0) as usize
 }
 
 /// Has a server taken first, so that what it starts from then on is limited by itself, and then those that it has
@@ -253,12 +264,14 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn competitors_leave_a_share_and_end() {
-        let cpus = tidegate::system::allowed_cpus();
-        let bench = Bench { program: "a".into(), server_cpus: cpus, load_cpus: Vec::new(), group: None };
-        let mut throttle = Throttle { group: None, ..Throttle::new(&bench) };
-        assert!((throttle.set(0.5) - 0.5).abs() < 1e-9);
-        assert!((throttle.set(0.25) - 0.25).abs() < 1e-9);
+        let mut throttle = Throttle::of_competitors(tidegate::system::allowed_cpus());
+        // At most what was asked for.
+        for (asked, left) in [(0.9, 0.5), (0.7, 0.5), (0.5, 0.5), (0.4, 1.0 / 3.0), (0.25, 0.25), (0.1, 0.1)]
+        {
+            assert!((throttle.set(asked) - left).abs() < 1e-9, "{asked}");
+        }
         assert!((throttle.set(1.0) - 1.0).abs() < 1e-9 && throttle.competitors.is_empty());
+        assert!((1..100).all(|n| rivals(1.0 / f64::from(n)) == n as usize - 1), "whole numbers stay so");
     }
 
     /// A server whose worker runs already, as that of nginx.

@@ -238,4 +238,20 @@ mod tests {
         let round = whole.fitted(|round| round, |_| Ok(limited_by(LimitedBy::Generator))).unwrap();
         assert_eq!(round.verdict.limited_by, LimitedBy::Generator, "kept, and named in its cell");
     }
+
+    /// The round calls for 0.7 of a processor, and one competitor leaves a half.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn competitors_leave_less_each_time() {
+        let throttle = Throttle::of_competitors(tidegate::system::allowed_cpus());
+        let mut share = CpuShare { throttle: Some(throttle), value: 1.0, can_shrink: true };
+        let mut shares = Vec::new();
+        let measure = |share: &CpuShare| {
+            shares.push(share.value());
+            let limit = if share.value() < 0.6 { LimitedBy::Server } else { LimitedBy::Generator };
+            Ok(Round { cpu_s_per_100k: 10.0, ..limited_by(limit) })
+        };
+        share.fitted(|round| round, measure).unwrap();
+        assert_eq!(shares, [1.0, 0.5]);
+    }
 }
