@@ -121,7 +121,7 @@ fn here(models: &[Model]) -> usize {
 
 impl Experiment for models::Settings {
     fn steps(&self) -> usize {
-        here(&self.models) * self.loads.len() * self.repeats
+        here(&self.models) * self.rounds()
     }
 
     fn step_time(&self) -> Duration {

@@ -12,7 +12,7 @@ use super::generator::Generator;
 use super::round::{Figures, Round};
 use super::share::CpuShare;
 use super::window::Windowed;
-use super::{LeftOut, ServerProcess, affordable, contestants, interleave, position};
+use super::{LeftOut, ServerProcess, affordable, contestants, position};
 use crate::kernel_memory;
 use crate::run::Facts;
 use crate::spread::Spread;
@@ -125,11 +125,11 @@ impl Settings {
         facts.into_iter().map(|(name, value)| (format!("memory: {name}"), value)).collect()
     }
 
-    /// Rounds in all.
+    /// Rounds in all, the calibration included.
     #[must_use]
     pub fn rounds(&self) -> usize {
         let (models, _) = contestants(&self.models);
-        models.iter().map(|&model| self.rows(model).len()).sum::<usize>() * self.repeats
+        models.iter().map(|&model| self.rows(model).len() * self.repeats + 1).sum()
     }
 
     /// What is tried on this model.
@@ -219,6 +219,12 @@ struct Take {
     round: Round,
 }
 
+impl AsRef<Round> for Take {
+    fn as_ref(&self) -> &Round {
+        &self.round
+    }
+}
+
 /// Measures all rows; within each repeat they take turns.
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
@@ -239,14 +245,24 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     let (subjects, unlockable): (Vec<_>, Vec<_>) =
         all.partition(|(model, buffers)| is_lockable(*model, buffers, threads));
     table.notes.extend(beyond_the_limit(&unlockable));
+    // Of one server with defaults for each model: the others have time for what makes them cheaper.
+    let defaults: Vec<_> =
+        subjects.iter().copied().filter(|(_, buffers)| *buffers == BufferSettings::default()).collect();
+    share.calibrate(&defaults, |share, (model, buffers)| {
+        progress(&format!("{model}, {buffers}: calibration"));
+        measure(bench, *model, buffers, connections, settings.window / 2, share)
+    });
     let name = |(model, buffers): &(Model, BufferSettings)| format!("{model}, {buffers}");
-    let takes = interleave(&subjects, settings.repeats, &mut table.failed, name, |(model, buffers)| {
+    let (turns, failed) = (0..settings.repeats, &mut table.failed);
+    let takes = share.in_turns(&subjects, turns, failed, name, |share, (model, buffers)| {
         progress(&format!("{model}, {buffers}"));
-        let measure = |share: &CpuShare| measure(bench, *model, buffers, connections, settings.window, share);
-        share.fitted(|take: &Take| &take.round, measure)
+        measure(bench, *model, buffers, connections, settings.window, share)
     });
     let rows = subjects.into_iter().zip(takes);
-    table.rows = rows.filter_map(|((model, buffers), takes)| row(model, buffers, &takes)).collect();
+    let row = |((model, buffers), takes): (_, Vec<Option<Take>>)| {
+        row(model, buffers, &takes.into_iter().flatten().collect::<Vec<_>>())
+    };
+    table.rows = rows.filter_map(row).collect();
     table.rows.sort_by_key(|row| position(&row.model)); // stable
     table
 }

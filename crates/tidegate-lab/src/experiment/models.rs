@@ -18,7 +18,7 @@ use super::share::CpuShare;
 pub use super::sizing::Scarce;
 use super::sizing::{self, Sizing};
 use super::window::Windowed;
-use super::{LeftOut, ServerProcess, contestants, interleave, position};
+use super::{LeftOut, ServerProcess, contestants, position};
 use crate::run::Facts;
 use crate::sample::Usage;
 use crate::{Bench, LabError};
@@ -71,6 +71,13 @@ pub struct RowLoad {
     pub message_bytes: usize,
     /// Length of the measuring window.
     pub window: Duration,
+}
+
+impl RowLoad {
+    /// Whether its servers have a share of their processors: whether the load could be the limit.
+    fn has_share(&self) -> bool {
+        self.pace == ClientPace::Unlimited
+    }
 }
 
 /// The settings.
@@ -127,6 +134,13 @@ impl Settings {
             _ => vec![load],
         };
         self.loads = self.loads.drain(..).flat_map(each).collect();
+    }
+
+    /// Rounds of each model, the calibrations included.
+    #[must_use]
+    pub fn rounds(&self) -> usize {
+        let is_calibrated = |load: &&RowLoad| load.has_share() && self.agents.is_none();
+        self.loads.len() * self.repeats + self.loads.iter().filter(is_calibrated).count()
     }
 
     /// The settings that a saved run records, because they change the figures.
@@ -207,25 +221,33 @@ pub struct ResultTable {
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
     let generator = Generator::new(bench, settings.agents.as_ref());
-    let mut share = CpuShare::new(bench, settings.agents.as_ref());
-    let mut table = ResultTable { throttle: share.method().into(), left_out, ..ResultTable::default() };
+    let (mut limited, mut whole) = (CpuShare::new(bench, settings.agents.as_ref()), CpuShare::whole());
+    let mut table = ResultTable { throttle: limited.method().into(), left_out, ..ResultTable::default() };
     table.notes.extend(generator.remark());
     for load in &settings.loads {
         let subjects = sizing::plan(bench, generator.source(), &models, load.connections);
         table.notes.extend(sizing::missing(&subjects));
-        share.reset();
+        let share = if load.has_share() { &mut limited } else { &mut whole };
+        let size = size_in_words(load.pace, load.message_bytes);
+        let words = |model, sizing: &Sizing| {
+            format!("{model}, {} connections, {}{size}", sizing.connections, load.pace)
+        };
+        let trial = RowLoad { window: load.window / 2, ..load.clone() };
+        share.calibrate(&subjects, |share, (model, sizing)| {
+            progress(&format!("{}: calibration", words(*model, sizing)));
+            measure(generator, *model, &trial, sizing, share)
+        });
         let name = |(model, sizing): &(Model, Sizing)| format!("{model} with {}", sizing.connections);
-        let takes = interleave(&subjects, settings.repeats, &mut table.failed, name, |(model, sizing)| {
-            let size = size_in_words(load.pace, load.message_bytes);
-            progress(&format!("{model}, {} connections, {}{size}", sizing.connections, load.pace));
-            let measured = |share: &CpuShare| measure(generator, *model, load, sizing, share);
-            match load.pace {
-                ClientPace::Unlimited => share.fitted(|take: &Take| &take.round, measured),
-                ClientPace::Outstanding { .. } | ClientPace::Limited { .. } => measured(&share),
-            }
+        let (turns, failed) = (0..settings.repeats, &mut table.failed);
+        let takes = share.in_turns(&subjects, turns, failed, name, |share, (model, sizing)| {
+            progress(&words(*model, sizing));
+            measure(generator, *model, load, sizing, share)
         });
         let rows = subjects.iter().zip(takes);
-        table.rows.extend(rows.filter_map(|((model, sizing), takes)| row(*model, load, sizing, takes)));
+        let row = |((model, sizing), takes): (&(Model, Sizing), Vec<Option<Take>>)| {
+            row(*model, load, sizing, takes.into_iter().flatten().collect())
+        };
+        table.rows.extend(rows.filter_map(row));
     }
     table.rows.sort_by_key(|row| position(&row.model)); // stable: rows of a model stay in the order of their loads
     table
@@ -237,6 +259,12 @@ struct Take {
     usage: Usage,
     load: Report,
     round: Round,
+}
+
+impl AsRef<Round> for Take {
+    fn as_ref(&self) -> &Round {
+        &self.round
+    }
 }
 
 fn row(model: Model, load: &RowLoad, sizing: &Sizing, mut takes: Vec<Take>) -> Option<Row> {

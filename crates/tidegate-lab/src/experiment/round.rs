@@ -47,6 +47,12 @@ pub struct Round {
     pub verdict: Verdict,
 }
 
+impl AsRef<Self> for Round {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl Round {
     /// From what the load saw, and the processor time that the server used meanwhile.
     pub(crate) fn of(bench: &Bench, report: &Report, server_cpu_s: f64) -> Self {

@@ -23,7 +23,7 @@ const MOST_REPEATS: usize = 3;
 
 /// What servers have of their processors from now on.
 pub(crate) struct CpuShare {
-    /// None if the load runs elsewhere.
+    /// None if the load runs elsewhere, or is not the limit anyway.
     throttle: Option<Throttle>,
     value: f64,
     can_shrink: bool,
@@ -37,6 +37,11 @@ impl CpuShare {
         Self { throttle, value: 1.0, can_shrink }
     }
 
+    /// All of them, whatever a round shows.
+    pub(crate) fn whole() -> Self {
+        Self { throttle: None, value: 1.0, can_shrink: false }
+    }
+
     /// 0 to 1.
     pub(crate) fn value(&self) -> f64 {
         self.value
@@ -45,11 +50,6 @@ impl CpuShare {
     /// How servers are limited, for the reader of the figures.
     pub(crate) fn method(&self) -> &'static str {
         self.throttle.as_ref().map_or("nothing, since the load runs on other machines", Throttle::method)
-    }
-
-    /// Gives servers all of their processors again.
-    pub(super) fn reset(&mut self) {
-        self.set(1.0);
     }
 
     fn set(&mut self, share: f64) {
@@ -66,67 +66,66 @@ impl CpuShare {
     }
 
     /// Chooses the share at which the load has time left with the subject that is cheapest beside it.
-    pub(crate) fn calibrate<S>(
+    pub(crate) fn calibrate<S, T: AsRef<Round>>(
         &mut self,
         subjects: &[S],
-        mut trial: impl FnMut(&Self, &S) -> Result<Round, LabError>,
+        mut trial: impl FnMut(&Self, &S) -> Result<T, LabError>,
     ) {
         if !self.can_shrink {
             return;
         }
-        self.reset();
+        self.set(1.0);
         // A subject that fails does so again when it is measured, and is named then.
         let rounds = subjects.iter().filter_map(|subject| trial(self, subject).ok());
-        let least = rounds.map(|round| share_for(&round)).fold(1.0, f64::min);
+        let least = rounds.map(|round| share_for(round.as_ref())).fold(1.0, f64::min);
         self.set(least);
     }
 
-    /// A round of each subject for each turn, `None` where one failed. Within a turn all have the same share, because
+    /// A result of each subject for each turn, `None` where one failed. Within a turn all have the same share, because
     /// it has an effect on what a request costs: when it shrinks, the rounds of the turn so far are measured again.
     /// Turns go there and back, so that a slow moment of the machine affects all alike.
-    pub(super) fn in_turns<S>(
+    pub(super) fn in_turns<S, T: AsRef<Round>>(
         &mut self,
         subjects: &[S],
         turns: impl IntoIterator<Item = usize>,
         failed: &mut Vec<LeftOut>,
         name: impl Fn(&S) -> String,
-        mut measure: impl FnMut(&Self, &S) -> Result<Round, LabError>,
-    ) -> Vec<Vec<Option<Round>>> {
-        let mut results: Vec<Vec<Option<Round>>> = subjects.iter().map(|_| Vec::new()).collect();
+        mut measure: impl FnMut(&Self, &S) -> Result<T, LabError>,
+    ) -> Vec<Vec<Option<T>>> {
+        let mut results: Vec<Vec<Option<T>>> = subjects.iter().map(|_| Vec::new()).collect();
         for number in turns {
             let mut order: Vec<usize> = (0..subjects.len()).collect();
             if number % 2 == 1 {
                 order.reverse();
             }
-            let mut turn: Vec<Option<(f64, Result<Round, LabError>)>> =
-                subjects.iter().map(|_| None).collect();
+            let mut turn: Vec<Option<(f64, Result<T, LabError>)>> = subjects.iter().map(|_| None).collect();
             // It only shrinks.
             let is_due = |share: f64, one: &Option<(f64, _)>| one.as_ref().is_none_or(|one| one.0 > share);
             while let Some(&at) = order.iter().find(|&&at| is_due(self.value, &turn[at])) {
-                let round = self.fitted(|round| round, |share| measure(share, &subjects[at]));
-                turn[at] = Some((self.value, round));
+                let result = self.fitted(|share| measure(share, &subjects[at]));
+                turn[at] = Some((self.value, result));
             }
             for ((subject, results), one) in subjects.iter().zip(&mut results).zip(turn) {
-                let round = one.map(|(_, round)| round);
-                if let Some(Err(e)) = &round {
+                let result = one.map(|(_, result)| result);
+                if let Some(Err(e)) = &result {
                     failed.push(LeftOut { model: name(subject), why: e.to_string() });
                 }
-                results.push(round.and_then(Result::ok));
+                results.push(result.and_then(Result::ok));
             }
         }
         results
     }
 
     /// A result whose limit is the server, if a smaller share can bring that about.
-    pub(super) fn fitted<T>(
+    fn fitted<T: AsRef<Round>>(
         &mut self,
-        round_of: fn(&T) -> &Round,
         mut measure: impl FnMut(&Self) -> Result<T, LabError>,
     ) -> Result<T, LabError> {
         let mut result = measure(self)?;
         for _ in 0..MOST_REPEATS {
-            let round = round_of(&result);
-            let smaller = share_for(round).min(self.value * SHRINK);
+            let round = result.as_ref();
+            // Above what the server has used, a share limits nothing.
+            let smaller = share_for(round).min(used(round).min(self.value) * SHRINK);
             let is_done = round.verdict.limited_by == LimitedBy::Server || smaller < LEAST_SHARE;
             if is_done || !self.can_shrink {
                 break;
@@ -139,12 +138,21 @@ impl CpuShare {
 }
 
 /// The share of a server at which the load is busy for [`LOAD_BUSY`] of its time, by what both used for a request in
-/// this round.
+/// this round: all of it for one that waits for something else, as for a timer of TCP. No share limits that one, and the
+/// others need not pay for it.
 fn share_for(round: &Round) -> f64 {
+    if used(round) * SHRINK < LEAST_SHARE {
+        return 1.0;
+    }
     let Some(load) = round.verdict.evidence.generator else { return 1.0 };
     let load_us = load.ran * 1e6 / round.requests_per_s.max(1e-9);
     let server_us = round.cpu_s_per_100k * 10.0;
     (LOAD_BUSY * server_us / load_us.max(1e-9)).clamp(LEAST_SHARE, 1.0)
+}
+
+/// What the server had of a processor in this round.
+fn used(round: &Round) -> f64 {
+    round.requests_per_s * round.cpu_s_per_100k / 1e5
 }
 
 #[cfg(test)]
@@ -169,14 +177,17 @@ mod tests {
     }
 
     fn limited_by(limit: LimitedBy) -> Round {
-        let round = round(1.0, 10.0);
+        with_limit(round(1.0, 10.0), limit)
+    }
+
+    fn with_limit(round: Round, limit: LimitedBy) -> Round {
         Round { verdict: Verdict { limited_by: limit, ..round.verdict.clone() }, ..round }
     }
 
     #[test]
     fn the_share_leaves_the_load_time() {
         // The load uses 10 µs for a request.
-        for (server_us, share) in [(10.0, LOAD_BUSY), (5.0, LOAD_BUSY / 2.0), (60.0, 1.0), (0.1, LEAST_SHARE)]
+        for (server_us, share) in [(10.0, LOAD_BUSY), (5.0, LOAD_BUSY / 2.0), (60.0, 1.0), (1.5, LEAST_SHARE)]
         {
             assert!((share_for(&round(1.0, server_us)) - share).abs() < 1e-9, "{server_us}");
         }
@@ -221,6 +232,29 @@ mod tests {
         assert_eq!(failed.len(), 2);
     }
 
+    /// As with the least SO_RCVBUF, where timers move the bytes.
+    #[test]
+    fn a_server_that_waits_for_something_else_leaves_the_others_their_share() {
+        let idle =
+            || Round { requests_per_s: 1.0, cpu_s_per_100k: 5_000.0, ..limited_by(LimitedBy::Neither) };
+        let mut share = CpuShare { throttle: None, value: 1.0, can_shrink: true };
+        share.calibrate(&[()], |_, ()| Ok(idle()));
+        let mut rounds = 0;
+        let measure = |_: &CpuShare| {
+            rounds += 1;
+            Ok(idle())
+        };
+        share.fitted(measure).unwrap();
+        assert_eq!((rounds, share.value()), (1, 1.0));
+        // One that used 0.3 of a processor is limited by less than that at once.
+        let measure = |share: &CpuShare| {
+            let limit = if share.value() < 0.3 { LimitedBy::Server } else { LimitedBy::Neither };
+            Ok(with_limit(round(0.1, 3.0), limit))
+        };
+        assert_eq!(share.fitted(measure).unwrap().verdict.limited_by, LimitedBy::Server);
+        assert!((share.value() - 0.3 * SHRINK).abs() < 1e-9, "{}", share.value());
+    }
+
     #[test]
     fn rounds_are_repeated_with_less_until_the_server_is_the_limit() {
         // Both sides on processors that nobody takes anything of: the share is a number only.
@@ -231,11 +265,11 @@ mod tests {
             Ok(limited_by(limits[rounds - 1]))
         };
         let limits = [LimitedBy::Generator, LimitedBy::Neither, LimitedBy::Server, LimitedBy::Server];
-        let round = share.fitted(|round| round, |_| measure(&limits)).unwrap();
+        let round = share.fitted(|_| measure(&limits)).unwrap();
         assert_eq!(round.verdict.limited_by, LimitedBy::Server);
         assert_eq!(rounds, 3);
         let mut whole = CpuShare { can_shrink: false, ..share };
-        let round = whole.fitted(|round| round, |_| Ok(limited_by(LimitedBy::Generator))).unwrap();
+        let round = whole.fitted(|_| Ok(limited_by(LimitedBy::Generator))).unwrap();
         assert_eq!(round.verdict.limited_by, LimitedBy::Generator, "kept, and named in its cell");
     }
 
@@ -251,7 +285,7 @@ mod tests {
             let limit = if share.value() < 0.6 { LimitedBy::Server } else { LimitedBy::Generator };
             Ok(Round { cpu_s_per_100k: 10.0, ..limited_by(limit) })
         };
-        share.fitted(|round| round, measure).unwrap();
+        share.fitted(measure).unwrap();
         assert_eq!(shares, [1.0, 0.5]);
     }
 }
