@@ -20,7 +20,7 @@ use tidegate_load::cpu_time::family_ids;
 use tidegate_os::process::is_there;
 
 use crate::Bench;
-use crate::process::{self, start_thread};
+use crate::process::{self, Process, start_thread};
 
 /// The period of a quota, in µs. A quota is at least 1,000 µs.
 const PERIOD_US: f64 = 10_000.0;
@@ -29,6 +29,8 @@ const PERIOD_US: f64 = 10_000.0;
 pub(crate) struct Throttle {
     cpus: Vec<usize>,
     group: Option<ThrottleGroup>,
+    /// What the group has failed with: it is not used any more, but there until its servers have ended.
+    failure: Option<String>,
     competitors: Vec<Competitor>,
 }
 
@@ -36,14 +38,14 @@ impl Throttle {
     /// Without a control group, whatever this system allows.
     #[cfg(test)]
     pub(crate) fn of_competitors(cpus: Vec<usize>) -> Self {
-        Self { cpus, group: None, competitors: Vec::new() }
+        Self { cpus, group: None, failure: None, competitors: Vec::new() }
     }
 
     /// Finds out what this system allows.
     pub(crate) fn new(bench: &Bench) -> Self {
         let cpus = if bench.is_pinned_apart() { bench.server_cpus.clone() } else { Vec::new() };
-        let group = (!cpus.is_empty()).then(ThrottleGroup::make).flatten();
-        Self { cpus, group, competitors: Vec::new() }
+        let group = (!cpus.is_empty()).then(|| ThrottleGroup::make(bench)).flatten();
+        Self { cpus, group, failure: None, competitors: Vec::new() }
     }
 
     /// Sets the share of servers from now on, above 0 and at most 1; returns the one in effect, which is 1 if nothing
@@ -53,10 +55,10 @@ impl Throttle {
         if self.cpus.is_empty() {
             return 1.0;
         }
-        if let Some(group) = &self.group {
+        if let Some(group) = self.working_group() {
             match group.set(share, self.cpus.len()) {
                 Ok(()) => return share,
-                Err(_) => self.group = None, // gone or not ours after all; the other way is left
+                Err(e) => self.give_up_group("its quota", &e),
             }
         }
         for _ in 0..rivals(share) {
@@ -65,20 +67,39 @@ impl Throttle {
         1.0 / (1.0 + self.competitors.len() as f64 / self.cpus.len() as f64)
     }
 
-    /// Puts a running server under the limit, with all its threads and the processes that it has started.
-    ///
-    /// # Errors
-    /// The control group does not take it.
-    pub(crate) fn hold(&self, pid: u32) -> io::Result<()> {
-        self.group.as_ref().map_or(Ok(()), |group| each_member(pid, |pid| group.take(pid)))
+    /// Puts a running server under the limit, with all its threads and the processes that it has started. Returns the
+    /// share in effect: if the group does not take them, competitors limit this server and those after it.
+    pub(crate) fn hold(&mut self, pid: u32, share: f64) -> f64 {
+        let Some(group) = self.working_group() else { return share };
+        match each_member(pid, |pid| group.take(pid)) {
+            Ok(()) => share,
+            Err(e) => {
+                self.give_up_group("cgroup.procs", &e);
+                self.set(share)
+            }
+        }
+    }
+
+    fn working_group(&self) -> Option<&ThrottleGroup> {
+        self.group.as_ref().filter(|_| self.failure.is_none())
+    }
+
+    fn give_up_group(&mut self, what: &str, why: &io::Error) {
+        self.failure = Some(format!("{what}: {why}"));
+        if let Some(group) = &self.group {
+            let _ = group.set(1.0, self.cpus.len()); // for what is in it already; it may be gone
+        }
     }
 
     /// How it is done, for the reader of the figures.
-    pub(crate) fn method(&self) -> &'static str {
-        match (&self.group, self.cpus.is_empty()) {
-            (Some(_), _) => "a control group's quota",
-            (None, false) => "busy threads of the lab on the same processor",
-            (None, true) => "nothing, since server and load are not kept apart",
+    pub(crate) fn method(&self) -> String {
+        const GROUP: &str = "a control group's quota";
+        const COMPETITORS: &str = "busy threads of the lab on the same processor";
+        match (&self.group, &self.failure) {
+            _ if self.cpus.is_empty() => "nothing, since server and load are not kept apart".into(),
+            (None, _) => COMPETITORS.into(),
+            (Some(_), None) => GROUP.into(),
+            (Some(_), Some(why)) => format!("{GROUP} until it failed ({why}), and then by {COMPETITORS}"),
         }
     }
 }
@@ -90,8 +111,10 @@ fn rivals(share: f64) -> usize {
 }
 
 /// Has a server taken first, so that what it starts from then on is limited by itself, and then those that it has
-/// started before, until there are no new ones: one of these may start another before it is taken itself.
+/// started before, until there are no new ones: one of these may start another before it is taken itself. Those that
+/// have ended need not be taken.
 fn each_member(server: u32, take: impl Fn(u32) -> io::Result<()>) -> io::Result<()> {
+    let take = |pid| take(pid).or_else(|e| if is_there(pid) { Err(e) } else { Ok(()) });
     take(server)?;
     let mut taken = HashSet::from([server]);
     loop {
@@ -100,7 +123,7 @@ fn each_member(server: u32, take: impl Fn(u32) -> io::Result<()>) -> io::Result<
             return Ok(());
         }
         for pid in new {
-            take(pid).or_else(|e| if is_there(pid) { Err(e) } else { Ok(()) })?;
+            take(pid)?;
         }
     }
 }
@@ -126,19 +149,26 @@ struct ThrottleGroup {
 }
 
 impl ThrottleGroup {
-    fn make() -> Option<Self> {
+    fn make(bench: &Bench) -> Option<Self> {
         let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
         let name = format!("{NAME}{}", std::process::id());
         let make = |(parent, is_unified): (PathBuf, bool)| {
             remove_left_behind(&parent);
-            let folder = parent.join(&name);
-            std::fs::create_dir(&folder).ok()?;
-            process::remove_at_end(&folder);
-            let group = Self { folder, is_unified };
-            group.set(1.0, 1).ok().map(|()| group)
+            Self::at(parent.join(&name), is_unified, bench)
         };
         parents(&groups, &mounts).into_iter().find_map(make)
+    }
+
+    /// A group that takes a quota and a process.
+    fn at(folder: PathBuf, is_unified: bool, bench: &Bench) -> Option<Self> {
+        std::fs::create_dir(&folder).ok()?;
+        process::remove_at_end(&folder);
+        let group = Self { folder, is_unified };
+        group.set(1.0, 1).ok()?;
+        let inside = Bench { group: Some(group.folder.clone()), ..bench.clone() };
+        Process::start(&inside, &["--version".into()]).ok()?;
+        Some(group)
     }
 
     fn set(&self, share: f64, cpus: usize) -> io::Result<()> {
@@ -257,7 +287,8 @@ mod tests {
     fn who_shares_a_processor_with_the_load_is_not_limited() {
         let bench = Bench { program: "a".into(), server_cpus: vec![0], load_cpus: vec![0], group: None };
         let mut throttle = Throttle::new(&bench);
-        assert!((throttle.set(0.5) - 1.0).abs() < f64::EPSILON && throttle.hold(1).is_ok());
+        assert!((throttle.set(0.5) - 1.0).abs() < f64::EPSILON);
+        assert!((throttle.hold(1, 1.0) - 1.0).abs() < f64::EPSILON);
         assert!(throttle.method().contains("not kept apart"));
     }
 
@@ -312,11 +343,38 @@ mod tests {
         assert_eq!((read("cpu.cfs_period_us"), read("cpu.cfs_quota_us")), ("10000".into(), "8000".into()));
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_group_that_takes_no_process_is_not_used_and_one_that_stops_to_is_replaced_by_competitors() {
+        let cpus = tidegate::system::allowed_cpus();
+        let bench = Bench::new(std::env::current_exe().unwrap(), &cpus);
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("group");
+        // A quota can be written here.
+        assert!(ThrottleGroup::at(folder.clone(), true, &bench).is_none());
+        assert!(!folder.exists(), "removed again");
+        // Gone.
+        let group = Some(ThrottleGroup { folder, is_unified: true });
+        let mut throttle = Throttle { group, ..Throttle::of_competitors(cpus) };
+        assert_eq!(throttle.method(), "a control group's quota");
+        assert!((throttle.hold(std::process::id(), 0.7) - 0.5).abs() < 1e-9, "what one competitor leaves");
+        let (method, why) = (throttle.method(), "quota until it failed (cgroup.procs: No such file");
+        assert!(
+            method.contains(why) && method.ends_with("busy threads of the lab on the same processor"),
+            "{method}"
+        );
+        assert!((throttle.hold(std::process::id(), 0.5) - 0.5).abs() < 1e-9);
+        assert!((throttle.set(0.3) - 0.25).abs() < 1e-9, "for the rest of the run");
+    }
+
     /// Where the kernel lets this user make a group with a quota, the lab makes one, and nowhere else.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_group_with_a_quota_is_made_where_the_kernel_has_them() {
-        let Some(group) = ThrottleGroup::make() else {
+        let cpus = tidegate::system::allowed_cpus();
+        // This program ends at once, too.
+        let bench = Bench::new(std::env::current_exe().unwrap(), &cpus);
+        let Some(group) = ThrottleGroup::make(&bench) else {
             let read = |file| std::fs::read_to_string(file).unwrap_or_default();
             for (parent, is_unified) in parents(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo")) {
                 let folder = parent.join(format!("tidegate-test-{}", std::process::id()));

@@ -145,7 +145,6 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         length: settings.length.to_string(),
         repeats: settings.repeats,
         keep_alive: settings.keep_alive,
-        throttle: share.method().into(),
         program: settings.program.as_ref().map(ToString::to_string),
         page_bytes: settings.page_bytes,
         left_out,
@@ -190,6 +189,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         };
         table.points.extend(models.iter().zip(rounds).filter_map(point));
     }
+    table.throttle = share.method();
     table.points.sort_by_key(|p| (position(&p.model), p.concurrency));
     table
 }
@@ -204,16 +204,16 @@ struct ConcurrencyLevel<'a> {
 
 impl ConcurrencyLevel<'_> {
     /// A round against a fresh server, so that it inherits nothing from another.
-    fn round(&self, share: &CpuShare, model: Model, length: Length) -> Result<Round, LabError> {
+    fn round(&self, share: &mut CpuShare, model: Model, length: Length) -> Result<Round, LabError> {
         let requests =
             RoundLoad { concurrency: self.concurrency, length, keep_alive: self.settings.keep_alive };
         let generator = Generator::new(self.bench, self.settings.agents.as_ref());
         if let Some(program) = &self.settings.program {
             let server = program.start(self.bench, model)?;
-            return loaded(generator, share, model, &server.url, server.id(), requests);
+            return loaded(generator, share, &server.url, server.id(), requests);
         }
         let server = generator.server("http", model, &self.page.options())?;
-        loaded(generator, share, model, &server.url, server.process.id(), requests)
+        loaded(generator, share, &server.url, server.process.id(), requests)
     }
 }
 
@@ -242,13 +242,12 @@ impl ServedPage {
 /// The same against this server.
 fn loaded(
     generator: Generator<'_>,
-    share: &CpuShare,
-    model: Model,
+    share: &mut CpuShare,
     url: &str,
     pid: u32,
     requests: RoundLoad,
 ) -> Result<Round, LabError> {
-    share.hold(pid, model)?;
+    share.hold(pid);
     Ok(round::throttled(generator, url, pid, requests, share.value())?.without_short_window())
 }
 

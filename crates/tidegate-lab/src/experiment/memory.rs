@@ -231,7 +231,6 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     let (connections, note) = affordable(settings.connections);
     let mut share = CpuShare::new(bench, None);
     let mut table = ResultTable {
-        throttle: share.method().into(),
         connections,
         window_s: settings.window.as_secs_f64(),
         repeats: settings.repeats,
@@ -258,6 +257,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         progress(&format!("{model}, {buffers}"));
         measure(bench, *model, buffers, connections, settings.window, share)
     });
+    table.throttle = share.method();
     let rows = subjects.into_iter().zip(takes);
     let row = |((model, buffers), takes): (_, Vec<Option<Take>>)| {
         row(model, buffers, &takes.into_iter().flatten().collect::<Vec<_>>())
@@ -322,12 +322,12 @@ fn measure(
     buffers: &BufferSettings,
     connections: usize,
     window: Duration,
-    share: &CpuShare,
+    share: &mut CpuShare,
 ) -> Result<Take, LabError> {
     let options = buffers.options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let server = ServerProcess::start(bench, "echo", model, &options)?;
-    share.hold(server.process.id(), model)?;
+    share.hold(server.process.id());
     let args = [
         ["-c", &connections.to_string()],
         ["-d", &window.as_secs_f64().to_string()],

@@ -222,7 +222,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     let (models, left_out) = contestants(&settings.models);
     let generator = Generator::new(bench, settings.agents.as_ref());
     let (mut limited, mut whole) = (CpuShare::new(bench, settings.agents.as_ref()), CpuShare::whole());
-    let mut table = ResultTable { throttle: limited.method().into(), left_out, ..ResultTable::default() };
+    let mut table = ResultTable { left_out, ..ResultTable::default() };
     table.notes.extend(generator.remark());
     for load in &settings.loads {
         let subjects = sizing::plan(bench, generator.source(), &models, load.connections);
@@ -249,6 +249,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         };
         table.rows.extend(rows.filter_map(row));
     }
+    table.throttle = limited.method();
     table.rows.sort_by_key(|row| position(&row.model)); // stable: rows of a model stay in the order of their loads
     table
 }
@@ -294,13 +295,13 @@ fn measure(
     model: Model,
     load: &RowLoad,
     sizing: &Sizing,
-    share: &CpuShare,
+    share: &mut CpuShare,
 ) -> Result<Take, LabError> {
     // Silent connections must be established, too, as in the book.
     let options = sizing.server_options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let server = generator.server("echo", model, &options)?;
-    share.hold(server.process.id(), model)?;
+    share.hold(server.process.id());
     let args = arguments(&server, load, sizing);
     let (connections, length) = (sizing.connections, Some(load.window));
     let threads = Some(sizing.load_threads);

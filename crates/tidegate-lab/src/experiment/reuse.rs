@@ -113,7 +113,6 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         repeats: settings.repeats,
         connections,
         kept: KEPT.into(),
-        throttle: share.method().into(),
         left_out,
         ..ResultTable::default()
     };
@@ -127,6 +126,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         progress(&name(subject));
         measure(bench, *subject, requests, share)
     });
+    table.throttle = share.method();
     let share = share.value();
     let row = |((model, reused), rounds): (&(Model, bool), Vec<Option<Round>>)| {
         let figures = Figures::of(&rounds.into_iter().flatten().collect::<Vec<_>>())?;
@@ -142,12 +142,12 @@ fn measure(
     bench: &Bench,
     (model, reused): (Model, bool),
     requests: RoundLoad,
-    share: &CpuShare,
+    share: &mut CpuShare,
 ) -> Result<Round, LabError> {
     let options: &[&str] = if reused { &["--reuse-sockets", KEPT] } else { &[] };
     let server = ServerProcess::start(bench, "http", model, options)?;
     let pid = server.process.id();
-    share.hold(pid, model)?;
+    share.hold(pid);
     let round = round::throttled(Generator::here(bench), &server.url, pid, requests, share.value())?;
     Ok(round.without_short_window())
 }

@@ -1,8 +1,6 @@
 //! The share of their processors that servers get, chosen so that the load has processor time left and the server is
 //! the limit.
 
-use std::fmt::Display;
-
 use tidegate_load::verdict::LimitedBy;
 
 use super::LeftOut;
@@ -47,29 +45,28 @@ impl CpuShare {
         self.value
     }
 
-    /// How servers are limited, for the reader of the figures.
-    pub(crate) fn method(&self) -> &'static str {
-        self.throttle.as_ref().map_or("nothing, since the load runs on other machines", Throttle::method)
+    /// How servers were limited so far, for the reader of the figures.
+    pub(crate) fn method(&self) -> String {
+        let elsewhere = || "nothing, since the load runs on other machines".into();
+        self.throttle.as_ref().map_or_else(elsewhere, Throttle::method)
     }
 
     fn set(&mut self, share: f64) {
         self.value = self.throttle.as_mut().map_or(share, |throttle| throttle.set(share));
     }
 
-    /// Puts a running server under the limit.
-    pub(crate) fn hold(&self, pid: u32, name: impl Display) -> Result<(), LabError> {
-        let held = self.throttle.as_ref().map_or(Ok(()), |throttle| throttle.hold(pid));
-        held.map_err(|e| LabError::Process {
-            what: format!("the control group of {name}"),
-            why: e.to_string(),
-        })
+    /// Puts a running server under the limit. Its share may become smaller by that.
+    pub(crate) fn hold(&mut self, pid: u32) {
+        if let Some(throttle) = &mut self.throttle {
+            self.value = throttle.hold(pid, self.value);
+        }
     }
 
     /// Chooses the share at which the load has time left with the subject that is cheapest beside it.
     pub(crate) fn calibrate<S, T: AsRef<Round>>(
         &mut self,
         subjects: &[S],
-        mut trial: impl FnMut(&Self, &S) -> Result<T, LabError>,
+        mut trial: impl FnMut(&mut Self, &S) -> Result<T, LabError>,
     ) {
         if !self.can_shrink {
             return;
@@ -90,7 +87,7 @@ impl CpuShare {
         turns: impl IntoIterator<Item = usize>,
         failed: &mut Vec<LeftOut>,
         name: impl Fn(&S) -> String,
-        mut measure: impl FnMut(&Self, &S) -> Result<T, LabError>,
+        mut measure: impl FnMut(&mut Self, &S) -> Result<T, LabError>,
     ) -> Vec<Vec<Option<T>>> {
         let mut results: Vec<Vec<Option<T>>> = subjects.iter().map(|_| Vec::new()).collect();
         for number in turns {
@@ -119,7 +116,7 @@ impl CpuShare {
     /// A result whose limit is the server, if a smaller share can bring that about.
     fn fitted<T: AsRef<Round>>(
         &mut self,
-        mut measure: impl FnMut(&Self) -> Result<T, LabError>,
+        mut measure: impl FnMut(&mut Self) -> Result<T, LabError>,
     ) -> Result<T, LabError> {
         let mut result = measure(self)?;
         for _ in 0..MOST_REPEATS {
@@ -240,14 +237,14 @@ mod tests {
         let mut share = CpuShare { throttle: None, value: 1.0, can_shrink: true };
         share.calibrate(&[()], |_, ()| Ok(idle()));
         let mut rounds = 0;
-        let measure = |_: &CpuShare| {
+        let measure = |_: &mut CpuShare| {
             rounds += 1;
             Ok(idle())
         };
         share.fitted(measure).unwrap();
         assert_eq!((rounds, share.value()), (1, 1.0));
         // One that used 0.3 of a processor is limited by less than that at once.
-        let measure = |share: &CpuShare| {
+        let measure = |share: &mut CpuShare| {
             let limit = if share.value() < 0.3 { LimitedBy::Server } else { LimitedBy::Neither };
             Ok(with_limit(round(0.1, 3.0), limit))
         };
@@ -280,7 +277,7 @@ mod tests {
         let throttle = Throttle::of_competitors(tidegate::system::allowed_cpus());
         let mut share = CpuShare { throttle: Some(throttle), value: 1.0, can_shrink: true };
         let mut shares = Vec::new();
-        let measure = |share: &CpuShare| {
+        let measure = |share: &mut CpuShare| {
             shares.push(share.value());
             let limit = if share.value() < 0.6 { LimitedBy::Server } else { LimitedBy::Generator };
             Ok(Round { cpu_s_per_100k: 10.0, ..limited_by(limit) })

@@ -134,7 +134,6 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     let mut table = ResultTable {
         requests: settings.requests,
         repeats: settings.repeats,
-        throttle: share.method().into(),
         left_out,
         ..ResultTable::default()
     };
@@ -162,6 +161,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         });
         table.rows.extend(rows(case, share.value(), &all, &rounds));
     }
+    table.throttle = share.method();
     table
 }
 
@@ -192,13 +192,13 @@ fn ratios(rounds: &[Option<Round>], baseline: &[Option<Round>]) -> Vec<f64> {
 /// One round against a fresh server.
 fn measure(
     bench: &Bench,
-    share: &CpuShare,
+    share: &mut CpuShare,
     one: &Contestant,
     case: Case,
     count: u64,
 ) -> Result<Round, LabError> {
-    let warmed_up = |url: &str, pid| {
-        share.hold(pid, one.name())?;
+    let mut warmed_up = |url: &str, pid| {
+        share.hold(pid);
         warmed_up(Generator::here(bench), share.value(), url, pid, case, count)
     };
     match one {
