@@ -24,6 +24,7 @@
 pub mod ab;
 pub mod bootstrap;
 pub mod compare;
+mod control_group;
 pub mod experiment;
 pub mod kernel_memory;
 pub mod machine;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tidegate_load::verdict::Verdict;
 
 use crate::LabError;
+use crate::control_group;
 use crate::machine::{Machine, MachineActivity};
 use crate::process::without_secrets;
 use crate::save::ResultFile;
@@ -72,6 +73,9 @@ pub struct Circumstances {
     /// What else the machine did, during each experiment.
     #[serde(default)]
     pub activity: Vec<MachineActivity>,
+    /// What limits this program, and so all figures.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 impl Circumstances {
@@ -86,6 +90,7 @@ impl Circumstances {
             pinned_apart: bench.is_pinned_apart(),
             settings: Facts::new(),
             activity: Vec::new(),
+            notes: control_group::too_small_a_quota(bench, &control_group::own()).into_iter().collect(),
         }
     }
 }

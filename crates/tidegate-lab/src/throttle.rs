@@ -20,6 +20,7 @@ use tidegate_load::cpu_time::family_ids;
 use tidegate_os::process::is_there;
 
 use crate::Bench;
+use crate::control_group::{self, ControlGroup};
 use crate::process::{self, Process, start_thread};
 
 /// The period of a quota, in µs. A quota is at least 1,000 µs.
@@ -150,14 +151,12 @@ struct ThrottleGroup {
 
 impl ThrottleGroup {
     fn make(bench: &Bench) -> Option<Self> {
-        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
         let name = format!("{NAME}{}", std::process::id());
         let make = |(parent, is_unified): (PathBuf, bool)| {
             remove_left_behind(&parent);
             Self::at(parent.join(&name), is_unified, bench)
         };
-        parents(&groups, &mounts).into_iter().find_map(make)
+        parents(control_group::own()).into_iter().find_map(make)
     }
 
     /// A group that takes a quota and a process.
@@ -193,42 +192,14 @@ impl Drop for ThrottleGroup {
     }
 }
 
-/// Groups that may have a child with a quota, the nearest first, and whether they are of version 2: this process's own,
-/// and for version 2 the one above, because one with processes of its own gives no quotas to its children.
-fn parents(groups: &str, mounts: &str) -> Vec<(PathBuf, bool)> {
-    let own = |line: &str| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        Some((parts.next()?.to_owned(), parts.next()?.to_owned()))
+/// Groups that may have a child with a quota, the nearest first: this process's own, and for version 2 the one above,
+/// because one with processes of its own gives no quotas to its children.
+fn parents(own: Vec<ControlGroup>) -> Vec<ControlGroup> {
+    let with_above = |(folder, is_unified): ControlGroup| {
+        let above = folder.parent().filter(|_| is_unified).map(|above| (above.to_path_buf(), true));
+        std::iter::once((folder, is_unified)).chain(above)
     };
-    let mut found = Vec::new();
-    for (controllers, path) in groups.lines().filter_map(own) {
-        let is_unified = controllers.is_empty();
-        if !is_unified && !controllers.split(',').any(|name| name == "cpu") {
-            continue;
-        }
-        let Some(folder) = mounts.lines().find_map(|line| below(line, is_unified, &path)) else { continue };
-        if is_unified {
-            let above = folder.parent().map(Path::to_path_buf);
-            found.extend([Some(folder), above].into_iter().flatten().map(|folder| (folder, true)));
-        } else {
-            found.insert(0, (folder, false));
-        }
-    }
-    found
-}
-
-/// Where the group `path` is, if this line of `mountinfo` mounts its hierarchy (`proc_pid_mountinfo(5)`).
-fn below(line: &str, is_unified: bool, path: &str) -> Option<PathBuf> {
-    let (before, after) = line.split_once(" - ")?;
-    let (mut before, mut after) = (before.split(' ').skip(3), after.split(' '));
-    let (root, point) = (before.next()?, before.next()?);
-    let (kind, options) = (after.next()?, after.nth(1)?);
-    let fits = match is_unified {
-        true => kind == "cgroup2",
-        false => kind == "cgroup" && options.split(',').any(|option| option == "cpu"),
-    };
-    let inside = path.strip_prefix(root).unwrap_or(path);
-    fits.then(|| Path::new(point).join(inside.trim_start_matches('/')))
+    own.into_iter().flat_map(with_above).collect()
 }
 
 /// A thread that takes what it can get of a processor.
@@ -263,25 +234,6 @@ impl Drop for Competitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn groups_are_found_where_they_are_mounted() {
-        let mounts = "30 23 0:26 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu\n\
-                      31 23 0:27 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n\
-                      32 23 0:28 /box /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
-        let groups = "3:cpuset:/\n1:cpu,cpuacct:/user\n0::/box/a/b";
-        let folder = |path: &str| PathBuf::from(path);
-        assert_eq!(
-            parents(groups, mounts),
-            [
-                (folder("/sys/fs/cgroup/cpu/user"), false),
-                (folder("/sys/fs/cgroup/unified/a/b"), true),
-                (folder("/sys/fs/cgroup/unified/a"), true),
-            ]
-        );
-        assert_eq!(parents("0::/", ""), []);
-        assert_eq!(parents("nonsense", mounts), []);
-    }
 
     #[test]
     fn who_shares_a_processor_with_the_load_is_not_limited() {
@@ -375,8 +327,7 @@ mod tests {
         // This program ends at once, too.
         let bench = Bench::new(std::env::current_exe().unwrap(), &cpus);
         let Some(group) = ThrottleGroup::make(&bench) else {
-            let read = |file| std::fs::read_to_string(file).unwrap_or_default();
-            for (parent, is_unified) in parents(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo")) {
+            for (parent, is_unified) in parents(control_group::own()) {
                 let folder = parent.join(format!("tidegate-test-{}", std::process::id()));
                 let made = std::fs::create_dir(&folder);
                 let file = folder.join(if is_unified { "cpu.max" } else { "cpu.cfs_quota_us" });

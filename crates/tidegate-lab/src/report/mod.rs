@@ -161,10 +161,10 @@ impl Results {
         rows::of(self)
     }
 
-    /// What was measured differently from the book, or failed.
+    /// What limited the program, was measured differently from the book, or failed.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
-        let mut remarks = Vec::new();
+        let mut remarks = self.circumstances.notes.clone();
         for table in self.tables() {
             remarks.extend(table.notes().iter().cloned());
             remarks.extend(table.failed().iter().map(|f| format!("{} failed: {}", f.model, f.why)));
