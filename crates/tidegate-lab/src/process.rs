@@ -253,9 +253,9 @@ impl Process {
         self.succeeded_within(limit)
     }
 
-    /// Whether it has exited.
-    pub(crate) fn has_ended(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(Some(_)))
+    /// Its exit status, once it has exited.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
     }
 
     fn ended_within(&mut self, limit: Duration) -> Result<ExitStatus, LabError> {
@@ -293,10 +293,7 @@ impl Process {
     pub fn failure(&mut self, why: String) -> LabError {
         self.end();
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines: Vec<_> = errors.lines().filter(|l| !l.starts_with("note:")).collect();
-        let last = lines[lines.len().saturating_sub(3)..].join(" | ");
-        let why = if last.is_empty() { why } else { format!("{why}: {last}") };
-        LabError::Process { what: self.what.clone(), why }
+        LabError::Process { what: self.what.clone(), why: with_last_lines(why, &errors) }
     }
 
     fn end(&mut self) {
@@ -324,6 +321,13 @@ pub(crate) fn start_thread<T: Send + 'static>(
 ) -> Result<JoinHandle<T>, LabError> {
     let started = std::thread::Builder::new().name(format!("tidegate-{name}")).spawn(run);
     started.map_err(|e| LabError::Process { what: format!("the thread {name:?}"), why: e.to_string() })
+}
+
+/// What went wrong, with the last lines of a program's output if there are some.
+pub(crate) fn with_last_lines(why: String, output: &str) -> String {
+    let lines: Vec<&str> = output.lines().filter(|line| !line.starts_with("note:")).collect();
+    let last = lines[lines.len().saturating_sub(3)..].join(" | ");
+    if last.is_empty() { why } else { format!("{why}: {last}") }
 }
 
 /// A command for people.

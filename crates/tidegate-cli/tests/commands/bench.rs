@@ -264,6 +264,29 @@ fn a_program_that_does_not_serve_is_named_with_what_it_said() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("{model} is missing"), "{output:?}");
 }
 
+/// What a server that died had answered until then is no figure of it.
+#[test]
+fn a_program_that_dies_in_the_middle_of_a_round_is_named_with_what_it_said() {
+    // Ends once its server has used 0.2 s of processor time for answers (fields 14 and 15, `proc_pid_stat(5)`).
+    let script = "\"$0\" serve http --model \"$1\" --listen \"$2\" & server=$!; \
+        until set -- $(cat /proc/$server/stat) && [ $((${14} + ${15})) -ge 20 ]; do sleep 0.01; done; \
+        echo out of luck >&2; kill -9 $server; exit 3";
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["--models", "epoll", "--connections", "8", "--repeats", "1", "--requests", "100000000"];
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["bench", "app"])
+        .args(options)
+        .args(["--out", folder.path().to_str().unwrap(), "--", "sh", "-c", script])
+        .args([env!("CARGO_BIN_EXE_tidegate"), "{model}", "{listen}"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("out of luck") && !shown.contains("Here take"), "{shown}");
+    let table = results(folder.path()).concurrency.unwrap();
+    assert_eq!((table.points.len(), table.failed.len()), (0, 1), "{table:?}");
+}
+
 #[test]
 fn the_answer_comes_first() {
     let folder = tempfile::tempdir().unwrap();

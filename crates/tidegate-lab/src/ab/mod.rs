@@ -143,17 +143,17 @@ pub fn run(
 /// Starts both programs in random order, and measures their turns.
 fn measure(bench: &Bench, settings: &Settings) -> Result<Pair, LabError> {
     let before = MachineActivity::now();
-    let (old, new) = in_any_order(
+    let (mut old, mut new) = in_any_order(
         || settings.old.start(bench, settings.keep_alive),
         || settings.new.start(bench, settings.keep_alive),
     )?
     .1;
-    let turn = |server: &RunningPeer, time| {
+    let turn = |server: &mut RunningPeer, time| {
         let length = Length::Time(time);
         let load = RoundLoad { concurrency: settings.connections, length, keep_alive: settings.keep_alive };
-        round::http(Generator::here(bench), &server.url, server.id(), load)
+        round::http(Generator::here(bench), server, load)
     };
-    let of_both = |time| in_any_order(|| turn(&old, time), || turn(&new, time));
+    let mut of_both = |time| in_any_order(|| turn(&mut old, time), || turn(&mut new, time));
     of_both(settings.turn / WARM_UP)?;
     let turns = (0..TURNS).map(|_| {
         let (new_first, (old, new)) = of_both(settings.turn)?;

@@ -14,7 +14,7 @@ use super::peers::PAGE_BYTES;
 use super::peers::program::ServerProgram;
 use super::round::{self, Figures, Length, Round, RoundLoad};
 use super::share::CpuShare;
-use super::{LeftOut, TempFile, affordable, contestants, position};
+use super::{LeftOut, MeasuredServer, TempFile, affordable, contestants, position};
 use crate::run::Facts;
 use crate::{Bench, LabError};
 
@@ -209,11 +209,10 @@ impl ConcurrencyLevel<'_> {
             RoundLoad { concurrency: self.concurrency, length, keep_alive: self.settings.keep_alive };
         let generator = Generator::new(self.bench, self.settings.agents.as_ref());
         if let Some(program) = &self.settings.program {
-            let server = program.start(self.bench, model)?;
-            return loaded(generator, share, &server.url, server.id(), requests);
+            return loaded(generator, share, &mut program.start(self.bench, model)?, requests);
         }
-        let server = generator.server("http", model, &self.page.options())?;
-        loaded(generator, share, &server.url, server.process.id(), requests)
+        let mut server = generator.server("http", model, &self.page.options())?;
+        loaded(generator, share, &mut server, requests)
     }
 }
 
@@ -243,12 +242,11 @@ impl ServedPage {
 fn loaded(
     generator: Generator<'_>,
     share: &mut CpuShare,
-    url: &str,
-    pid: u32,
+    server: &mut dyn MeasuredServer,
     requests: RoundLoad,
 ) -> Result<Round, LabError> {
-    share.hold(pid);
-    Ok(round::throttled(generator, url, pid, requests, share.value())?.without_short_window())
+    share.hold(server.id());
+    Ok(round::throttled(generator, server, requests, share.value())?.without_short_window())
 }
 
 #[cfg(test)]

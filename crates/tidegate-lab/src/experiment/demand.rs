@@ -174,14 +174,13 @@ fn measure(
 ) -> Result<Round, LabError> {
     let threads: Vec<String> = threads.iter().flat_map(|n| ["--threads".into(), n.to_string()]).collect();
     let threads: Vec<&str> = threads.iter().map(String::as_str).collect();
-    let server = ServerProcess::start(bench, "http", model, &threads)?;
+    let mut server = ServerProcess::start(bench, "http", model, &threads)?;
     let options = [
         ["-c", &connections.to_string()],
         ["--rate", &rate.to_string()],
         ["-d", &window.as_secs_f64().to_string()],
     ];
-    let pid = server.process.id();
-    let round = round::load(Generator::here(bench), &server.url, pid, options.as_flattened(), 1.0)?;
+    let round = round::load(Generator::here(bench), &mut server, options.as_flattened(), 1.0)?;
     Ok(round.without_short_window())
 }
 

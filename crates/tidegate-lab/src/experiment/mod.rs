@@ -20,6 +20,7 @@ mod window;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -117,6 +118,33 @@ pub(crate) fn position(model: &str) -> Option<usize> {
     Model::ALL.iter().position(|m| m.name() == model)
 }
 
+/// A running server that a load is sent to.
+pub(crate) trait MeasuredServer {
+    /// Where a load finds it.
+    fn url(&self) -> &str;
+
+    /// Its process.
+    fn id(&self) -> u32;
+
+    /// Its exit status, once it has ended.
+    fn ended(&mut self) -> Option<ExitStatus>;
+
+    /// An error with its name and its last output.
+    fn failure(&mut self, why: String) -> LabError;
+}
+
+/// An error unless a server was there until the end of a load, by its process and by the load's report if it left one.
+/// The figures of a round in which the server went away are those of no server.
+fn check_it_lasted(server: &mut dyn MeasuredServer, report: Option<&Report>) -> Result<(), LabError> {
+    if let Some(status) = server.ended() {
+        return Err(server.failure(format!("ended before the round did ({status})")));
+    }
+    let Some(after_s) = report.and_then(|report| report.server_gone_after_s) else { return Ok(()) };
+    let error = report.and_then(|report| report.first_error.as_ref());
+    let error = error.map_or(String::new(), |error| format!(" ({error})"));
+    Err(server.failure(format!("closed or refused every connection after {after_s:.1} s{error}")))
+}
+
 /// A running server and where it listens.
 pub(crate) struct ServerProcess {
     pub(crate) process: Process,
@@ -154,6 +182,24 @@ impl ServerProcess {
             Some(port) => Ok(Self { process, url, port }),
             None => Err(process.failure(format!("named no port in {url:?}"))),
         }
+    }
+}
+
+impl MeasuredServer for ServerProcess {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.ended()
+    }
+
+    fn failure(&mut self, why: String) -> LabError {
+        self.process.failure(why)
     }
 }
 
@@ -221,6 +267,48 @@ pub fn affordable(wanted: usize) -> (usize, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Stub(Option<ExitStatus>);
+
+    impl MeasuredServer for Stub {
+        fn url(&self) -> &str {
+            "http://a"
+        }
+
+        fn id(&self) -> u32 {
+            1
+        }
+
+        fn ended(&mut self) -> Option<ExitStatus> {
+            self.0
+        }
+
+        fn failure(&mut self, why: String) -> LabError {
+            LabError::Process { what: "stub".into(), why }
+        }
+    }
+
+    #[test]
+    fn a_server_that_went_away_under_its_load_is_an_error() {
+        let whole = Report { requests: 1_000, ..Report::default() };
+        let cut = Report { server_gone_after_s: Some(1.26), first_error: Some("x".into()), ..whole.clone() };
+        let ended = Some(ExitStatus::default());
+        for (status, report, why) in [
+            (None, Some(&whole), None),
+            (None, None, None), // why there is no report is said elsewhere
+            (None, Some(&cut), Some("stub: closed or refused every connection after 1.3 s (x)")),
+            (ended, Some(&cut), Some("stub: ended before the round did (exit status: 0)")),
+            (ended, Some(&whole), Some("stub: ended before the round did (exit status: 0)")),
+            (ended, None, Some("stub: ended before the round did (exit status: 0)")),
+        ] {
+            let error = check_it_lasted(&mut Stub(status), report).err().map(|error| error.to_string());
+            let is_as_said = match why {
+                Some(why) => error.as_ref().is_some_and(|error| error.replace("code", "status") == why),
+                None => error.is_none(),
+            };
+            assert!(is_as_said, "{why:?}: {error:?}");
+        }
+    }
 
     #[test]
     fn connections_are_held_by_models_that_are_available() {

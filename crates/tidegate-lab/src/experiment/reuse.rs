@@ -145,10 +145,9 @@ fn measure(
     share: &mut CpuShare,
 ) -> Result<Round, LabError> {
     let options: &[&str] = if reused { &["--reuse-sockets", KEPT] } else { &[] };
-    let server = ServerProcess::start(bench, "http", model, options)?;
-    let pid = server.process.id();
-    share.hold(pid);
-    let round = round::throttled(Generator::here(bench), &server.url, pid, requests, share.value())?;
+    let mut server = ServerProcess::start(bench, "http", model, options)?;
+    share.hold(server.process.id());
+    let round = round::throttled(Generator::here(bench), &mut server, requests, share.value())?;
     Ok(round.without_short_window())
 }
 

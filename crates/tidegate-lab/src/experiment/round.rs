@@ -8,8 +8,8 @@ use tidegate_load::assessment::assess;
 use tidegate_load::cpu_time::CpuTime;
 use tidegate_load::verdict::{Evidence, Share, Verdict, Warning};
 
-use super::LoadResultFile;
 use super::generator::Generator;
+use super::{LoadResultFile, MeasuredServer, check_it_lasted};
 use crate::process::{Process, shown};
 use crate::sample::peak_bytes;
 use crate::spread::Spread;
@@ -211,40 +211,36 @@ impl RoundLoad {
     }
 }
 
-/// Has `requests` answered by the server `pid` at `url`.
+/// Has `requests` answered by this server.
 pub(crate) fn http(
     generator: Generator<'_>,
-    url: &str,
-    pid: u32,
+    server: &mut dyn MeasuredServer,
     requests: RoundLoad,
 ) -> Result<Round, LabError> {
-    throttled(generator, url, pid, requests, 1.0)
+    throttled(generator, server, requests, 1.0)
 }
 
 /// The same by a server that has only this share of its processors.
 pub(super) fn throttled(
     generator: Generator<'_>,
-    url: &str,
-    pid: u32,
+    server: &mut dyn MeasuredServer,
     requests: RoundLoad,
     share: f64,
 ) -> Result<Round, LabError> {
     let options = requests.options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let round = load(generator, url, pid, &options, share)?;
-    Ok(Round { peak_bytes: peak_bytes(pid), ..round })
+    let round = load(generator, server, &options, share)?;
+    Ok(Round { peak_bytes: peak_bytes(server.id()), ..round })
 }
 
-/// Has the server `pid` at `url`, which has this share of its processors, answer a load of HTTP requests with these
-/// options.
+/// Has this server, which has this share of its processors, answer a load of HTTP requests with these options.
 pub(crate) fn load(
     generator: Generator<'_>,
-    url: &str,
-    pid: u32,
+    server: &mut dyn MeasuredServer,
     options: &[&str],
     share: f64,
 ) -> Result<Round, LabError> {
-    let (report, used) = carried(generator, url, pid, options)?;
+    let (report, used) = carried(generator, server, options)?;
     Ok(Round::with_share(generator.bench, &report, used, share).without_latencies_of_pauses(share))
 }
 
@@ -253,13 +249,12 @@ pub(crate) fn load(
 /// nothing. Agents of other hosts cannot, so the server is looked at here, when they say so.
 fn carried(
     generator: Generator<'_>,
-    url: &str,
-    pid: u32,
+    server: &mut dyn MeasuredServer,
     options: &[&str],
 ) -> Result<(Report, f64), LabError> {
-    let bench = generator.bench;
+    let (bench, pid) = (generator.bench, server.id());
     let file = LoadResultFile::new();
-    let mut args: Vec<String> = vec!["load".into(), "http".into(), url.into()];
+    let mut args: Vec<String> = vec!["load".into(), "http".into(), server.url().into()];
     args.extend(options.iter().map(ToString::to_string));
     args.extend(generator.options(&["--server-pid", &pid.to_string()]));
     args.extend(["--json".into(), file.path(), "--tolerate-failures".into()]);
@@ -268,7 +263,9 @@ fn carried(
     let mut process = Process::start(bench, &args)?;
     let seen_here = generator.is_led().then(|| used_in_window(&mut process, pid));
     let good = process.wait(LONGEST)?;
-    let report = match file.read(&name) {
+    let report = file.read(&name);
+    check_it_lasted(server, report.as_ref().ok())?;
+    let report = match report {
         Err(_) if !good => return Err(process.failure("ended without a result".into())),
         report => report?,
     };

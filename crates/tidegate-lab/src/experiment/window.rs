@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_load::Report;
 
 use super::generator::Generator;
-use super::{LoadResultFile, ServerProcess, TIMEOUT};
+use super::{LoadResultFile, ServerProcess, TIMEOUT, check_it_lasted};
 use crate::LabError;
 use crate::process::{Process, shown};
 use crate::sample::{Sampler, Usage};
@@ -28,7 +28,7 @@ pub(super) struct Windowed<'a> {
 impl Windowed<'_> {
     /// Runs it. `within` is called in the middle of a window of known length, otherwise at its end.
     pub(super) fn run(self, within: impl FnOnce()) -> Result<(Usage, Report), LabError> {
-        let Self { generator, server, args, connections, threads, length } = self;
+        let Self { generator, mut server, args, connections, threads, length } = self;
         let file = LoadResultFile::new();
         let mut args = [vec!["load".to_owned()], args].concat();
         args.extend(["--json".to_owned(), file.path()]);
@@ -59,6 +59,7 @@ impl Windowed<'_> {
         }
         let usage = sampler.stop();
         let load = file.read(&name)?; // written before it said so
+        check_it_lasted(&mut server, Some(&load))?;
         // The server first: the side that closes first keeps the address pairs for a while (TIME_WAIT, RFC 9293,
         // section 3.4.1), and the load's ports are wanted again for the next row.
         drop(server);

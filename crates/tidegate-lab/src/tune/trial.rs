@@ -26,42 +26,48 @@ pub(super) struct Workbench<'a, P> {
     begun: Instant,
     /// Requests a second of an open loop.
     rate: Option<f64>,
-    /// What the server has of its processors in a closed loop, so that it is the limit.
-    share: Option<CpuShare>,
+    /// What the server has of its processors: in a closed loop so much that it is the limit, otherwise all.
+    share: CpuShare,
     progress: P,
 }
 
 impl<'a, P: FnMut(&str)> Workbench<'a, P> {
     /// The budget begins now.
     pub(super) fn new(bench: &'a Bench, settings: &'a Settings, window: Duration, progress: P) -> Self {
-        Self { bench, settings, window, begun: Instant::now(), rate: settings.rate, share: None, progress }
+        let share = CpuShare::whole();
+        Self { bench, settings, window, begun: Instant::now(), rate: settings.rate, share, progress }
     }
 
     /// Finds the rate of an open loop, if it was not asked for, and the server's share in a closed one.
     pub(super) fn settle(&mut self, model: Model) -> Result<(), LabError> {
         let candidate = TuneCandidate::of(Setting::new(model), self.settings.connections);
+        let load = self.load();
+        let trial = |share: &mut CpuShare, candidate: &TuneCandidate| {
+            let named = |e: TrialFailure| LabError::Process { what: model.to_string(), why: e.to_string() };
+            load.trial(share, candidate).map_err(named)
+        };
         match self.settings.goal {
             Goal::P99 | Goal::Cpu if self.rate.is_none() => {
                 (self.progress)(&format!("{model}: what can be answered at all"));
-                let closed = self.trial(None, &candidate)?;
+                let closed = trial(&mut self.share, &candidate)?;
                 self.rate = Some((closed.requests_per_s * PART_OF_CAPACITY).max(1.0).round());
             }
             Goal::Throughput => {
                 (self.progress)(&format!("{model}: calibration"));
-                let mut share = CpuShare::new(self.bench, None);
-                share.calibrate(&[candidate], |share, candidate| self.trial(Some(share), candidate));
-                self.share = Some(share);
+                self.share = CpuShare::new(self.bench, None);
+                self.share.calibrate(&[candidate], trial);
             }
             Goal::P99 | Goal::Cpu | Goal::Connections => {}
         }
         Ok(())
     }
 
-    fn trial(&self, share: Option<&CpuShare>, candidate: &TuneCandidate) -> Result<Round, LabError> {
-        self.http(share, candidate).map_err(|failure| LabError::Process {
-            what: candidate.setting.model.to_string(),
-            why: failure.to_string(),
-        })
+    fn load(&self) -> HttpLoad<'a> {
+        HttpLoad { bench: self.bench, settings: self.settings, window: self.window, rate: self.rate }
+    }
+
+    fn http(&mut self, candidate: &TuneCandidate) -> Result<Round, TrialFailure> {
+        self.load().trial(&mut self.share, candidate)
     }
 
     /// How everything is measured.
@@ -92,71 +98,18 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
             "server and load share a processor: figures are about both".to_owned()
         };
         let mut notes = vec![format!("{load}; {rounds} interleaved rounds; {pinning}")];
-        notes.extend(self.share.as_ref().filter(|share| share.value() < 1.0).map(|share| {
-            let percent = share.value() * 100.0;
-            let method = share.method();
-            format!(
+        if self.share.value() < 1.0 {
+            let (percent, method) = (self.share.value() * 100.0, self.share.method());
+            notes.push(format!(
                 "the server has {percent:.0}% of its processor ({method}); rates are those of a whole one"
-            )
-        }));
+            ));
+        }
         notes
-    }
-
-    fn http(&self, share: Option<&CpuShare>, candidate: &TuneCandidate) -> Result<Round, TrialFailure> {
-        let TuneCandidate { setting, connections, .. } = candidate;
-        self.size(candidate)?;
-        if let (_, Some(why)) = affordable(*connections) {
-            return Err(TrialFailure { side: FailedSide::Load, why });
-        }
-        let options = setting.options();
-        let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let mut server =
-            ServerProcess::start(self.bench, Goal::Throughput.service(), setting.model, &options)
-                .map_err(|e| TrialFailure { side: FailedSide::Server, why: e.to_string() })?;
-        let held = share.map_or(Ok(()), |share| share.hold(server.process.id(), setting.model));
-        held.map_err(|e| TrialFailure { side: FailedSide::Unknown, why: e.to_string() })?;
-        let share = share.map_or(1.0, CpuShare::value);
-        let (connections, seconds) = (connections.to_string(), self.window.as_secs_f64().to_string());
-        let mut load = vec!["-c", &connections, "-d", &seconds];
-        let rate = self.rate.map(|rate| rate.to_string());
-        load.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
-        load.extend((!self.settings.keep_alive).then_some("--no-keepalive"));
-        let round = round::load(Generator::here(self.bench), &server.url, server.process.id(), &load, share);
-        let round = round.map_err(|e| match server.process.has_ended() {
-            true => TrialFailure {
-                side: FailedSide::Server,
-                why: server.process.failure("ended".into()).to_string(),
-            },
-            false => TrialFailure { side: FailedSide::Unknown, why: e.to_string() },
-        })?;
-        if round.failed > 0 {
-            let side = match round.verdict.limited_by {
-                LimitedBy::Server => FailedSide::Server,
-                LimitedBy::Generator => FailedSide::Load,
-                LimitedBy::Neither => FailedSide::Unknown,
-            };
-            let why = format!("{} requests failed or were not answered in time", round.failed);
-            return Err(TrialFailure { side, why });
-        }
-        Ok(round)
-    }
-
-    /// Whether this machine can give both sides so many connections.
-    fn size(
-        &self,
-        TuneCandidate { setting, connections, .. }: &TuneCandidate,
-    ) -> Result<sizing::Sizing, TrialFailure> {
-        let source = sizing::LoadSource::Here(Model::best().model);
-        let plan = sizing::size(sizing::MachineLimits::here(), setting.model, source, *connections);
-        match &plan.note {
-            Some(why) => Err(TrialFailure { side: side_of(&plan), why: why.clone() }),
-            None => Ok(plan),
-        }
     }
 
     fn resting(&self, candidate: &TuneCandidate) -> Result<Trial, TrialFailure> {
         let TuneCandidate { setting, .. } = candidate;
-        let plan = self.size(candidate)?;
+        let plan = size(candidate)?;
         let most = plan.server_connections.to_string();
         let own = setting.options();
         // Connections are to be established whether they have spoken or not.
@@ -185,6 +138,64 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
     }
 }
 
+/// A load of HTTP requests against a candidate.
+#[derive(Clone, Copy)]
+struct HttpLoad<'a> {
+    bench: &'a Bench,
+    settings: &'a Settings,
+    window: Duration,
+    /// Requests a second of an open loop.
+    rate: Option<f64>,
+}
+
+impl HttpLoad<'_> {
+    /// One round of a fresh server.
+    fn trial(self, share: &mut CpuShare, candidate: &TuneCandidate) -> Result<Round, TrialFailure> {
+        let TuneCandidate { setting, connections, .. } = candidate;
+        size(candidate)?;
+        if let (_, Some(why)) = affordable(*connections) {
+            return Err(TrialFailure { side: FailedSide::Load, why });
+        }
+        let options = setting.options();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let mut server =
+            ServerProcess::start(self.bench, Goal::Throughput.service(), setting.model, &options)
+                .map_err(|e| TrialFailure { side: FailedSide::Server, why: e.to_string() })?;
+        share.hold(server.process.id());
+        let (connections, seconds) = (connections.to_string(), self.window.as_secs_f64().to_string());
+        let mut load = vec!["-c", &connections, "-d", &seconds];
+        let rate = self.rate.map(|rate| rate.to_string());
+        load.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
+        load.extend((!self.settings.keep_alive).then_some("--no-keepalive"));
+        let round = round::load(Generator::here(self.bench), &mut server, &load, share.value());
+        let round = round.map_err(|e| {
+            let side =
+                if server.process.ended().is_some() { FailedSide::Server } else { FailedSide::Unknown };
+            TrialFailure { side, why: e.to_string() }
+        })?;
+        if round.failed > 0 {
+            let side = match round.verdict.limited_by {
+                LimitedBy::Server => FailedSide::Server,
+                LimitedBy::Generator => FailedSide::Load,
+                LimitedBy::Neither => FailedSide::Unknown,
+            };
+            let why = format!("{} requests failed or were not answered in time", round.failed);
+            return Err(TrialFailure { side, why });
+        }
+        Ok(round)
+    }
+}
+
+/// Whether this machine can give both sides so many connections.
+fn size(TuneCandidate { setting, connections, .. }: &TuneCandidate) -> Result<sizing::Sizing, TrialFailure> {
+    let source = sizing::LoadSource::Here(Model::best().model);
+    let plan = sizing::size(sizing::MachineLimits::here(), setting.model, source, *connections);
+    match &plan.note {
+        Some(why) => Err(TrialFailure { side: side_of(&plan), why: why.clone() }),
+        None => Ok(plan),
+    }
+}
+
 /// Who lacks what there is too little of. Memory is both sides'.
 fn side_of(plan: &sizing::Sizing) -> FailedSide {
     match plan.bound.as_ref().map(|bound| bound.scarce) {
@@ -204,12 +215,11 @@ impl<P: FnMut(&str)> Laboratory for Workbench<'_, P> {
         };
         match self.settings.goal {
             Goal::Throughput => {
-                let share = self.share.as_ref().map_or(1.0, CpuShare::value);
-                let round = self.http(self.share.as_ref(), candidate)?;
-                Ok(of(round.requests_per_s / share, round))
+                let round = self.http(candidate)?;
+                Ok(of(round.requests_per_s / self.share.value(), round))
             }
-            Goal::P99 => self.http(None, candidate).map(|round| of(round.p99_us, round)),
-            Goal::Cpu => self.http(None, candidate).map(|round| Trial {
+            Goal::P99 => self.http(candidate).map(|round| of(round.p99_us, round)),
+            Goal::Cpu => self.http(candidate).map(|round| Trial {
                 figure: round.cpu_s_per_100k,
                 cpu_s_per_100k: None,
                 verdict: Some(round.verdict),

@@ -13,7 +13,7 @@ use tidegate::Model;
 use super::generator::Generator;
 use super::round::{self, Figures, Length, Round, RoundLoad};
 use super::share::CpuShare;
-use super::{LeftOut, ServerProcess, affordable, contestants};
+use super::{LeftOut, MeasuredServer, ServerProcess, affordable, contestants};
 use crate::run::Facts;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -197,18 +197,14 @@ fn measure(
     case: Case,
     count: u64,
 ) -> Result<Round, LabError> {
-    let mut warmed_up = |url: &str, pid| {
-        share.hold(pid);
-        warmed_up(Generator::here(bench), share.value(), url, pid, case, count)
+    let mut warmed_up = |server: &mut dyn MeasuredServer| {
+        share.hold(server.id());
+        warmed_up(Generator::here(bench), share.value(), server, case, count)
     };
     match one {
-        Contestant::Own(model) => {
-            let server = ServerProcess::start(bench, "http", *model, &[])?;
-            warmed_up(&server.url, server.process.id())
-        }
+        Contestant::Own(model) => warmed_up(&mut ServerProcess::start(bench, "http", *model, &[])?),
         Contestant::Peer(peer, build) => {
-            let server = RunningPeer::start(bench, peer, build.clone(), case.keep_alive)?;
-            warmed_up(&server.url, server.id())
+            warmed_up(&mut RunningPeer::start(bench, peer, build.clone(), case.keep_alive)?)
         }
     }
 }
@@ -216,27 +212,26 @@ fn measure(
 fn warmed_up(
     generator: Generator<'_>,
     share: f64,
-    url: &str,
-    pid: u32,
+    server: &mut dyn MeasuredServer,
     case: Case,
     count: u64,
 ) -> Result<Round, LabError> {
     let Case { keep_alive, concurrency } = case;
     let few = (count / WARM_UP).max(concurrency as u64);
-    let round = |count| {
+    let round = |server: &mut dyn MeasuredServer, count| {
         let load = RoundLoad { concurrency, length: Length::Requests(count), keep_alive };
-        round::throttled(generator, url, pid, load, share)
+        round::throttled(generator, server, load, share)
     };
-    let first = round(few)?;
+    let first = round(server, few)?;
     let least = PAGE_BYTES as f64;
     if !(least..=least + HEAD_BYTES).contains(&first.bytes_each) {
         let why = format!(
             "answers have {:.0} bytes; to be compared they need a page of {PAGE_BYTES} and a head of at most {HEAD_BYTES}",
             first.bytes_each
         );
-        return Err(LabError::Process { what: url.into(), why });
+        return Err(LabError::Process { what: server.url().into(), why });
     }
-    Ok(round(count)?.without_short_window())
+    Ok(round(server, count)?.without_short_window())
 }
 
 #[cfg(test)]

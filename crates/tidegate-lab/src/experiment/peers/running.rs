@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,8 @@ use tidegate::system;
 
 use super::PAGE_BYTES;
 use super::scenario::{PeerProgram, Placeholders, shell};
-use crate::process::{ProcessGroup, ends_with_the_lab};
+use crate::experiment::MeasuredServer;
+use crate::process::{ProcessGroup, ends_with_the_lab, with_last_lines};
 use crate::{Bench, LabError};
 
 /// How long a peer may take until it serves, and to end when it is asked to.
@@ -22,10 +23,11 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// A running peer.
 pub(crate) struct RunningPeer {
+    name: String,
     child: Child,
     group: ProcessGroup,
     dir: PathBuf,
-    pub(crate) url: String,
+    url: String,
 }
 
 impl RunningPeer {
@@ -44,14 +46,9 @@ impl RunningPeer {
         let command = if keep_alive { &peer.start } else { peer.start_close.as_ref().unwrap_or(&peer.start) };
         let (child, group) = spawn(bench, &places, command).map_err(|e| failed(format!("{command}: {e}")))?;
         let url = format!("http://127.0.0.1:{port}{}", peer.path);
-        let mut running = Self { child, group, dir: places.dir, url };
+        let mut running = Self { name: peer.name.clone(), child, group, dir: places.dir, url };
         running.wait_until_it_serves(peer, port)?;
         Ok(running)
-    }
-
-    /// The process that leads the group.
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
     }
 
     fn wait_until_it_serves(&mut self, peer: &PeerProgram, port: u16) -> Result<(), LabError> {
@@ -76,11 +73,7 @@ impl RunningPeer {
                 Ok(Some(status)) => format!("ended before it served ({status}); start it in the foreground"),
                 Err(e) => e.to_string(),
             };
-            let log = self.log();
-            let last: Vec<&str> = log.lines().rev().take(3).collect();
-            let last: Vec<&str> = last.into_iter().rev().collect();
-            let why = if last.is_empty() { why } else { format!("{why}: {}", last.join(" | ")) };
-            return Err(LabError::Process { what: peer.name.clone(), why });
+            return Err(self.failure(why));
         }
     }
 
@@ -92,6 +85,25 @@ impl RunningPeer {
 
     fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.dir.join("log")).unwrap_or_default()).into_owned()
+    }
+}
+
+impl MeasuredServer for RunningPeer {
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The process that leads the group.
+    fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    fn failure(&mut self, why: String) -> LabError {
+        LabError::Process { what: self.name.clone(), why: with_last_lines(why, &self.log()) }
     }
 }
 

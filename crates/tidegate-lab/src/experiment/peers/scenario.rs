@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use crate::LabError;
+use crate::process::with_last_lines;
 
 /// What the built-in peers are made of, so that the program needs no checkout.
 macro_rules! built_in {
@@ -215,10 +216,8 @@ impl PeerProgram {
         }
         let output = shell(&command).output().map_err(|e| format!("{command}: {e}"))?;
         if !output.status.success() {
-            let errors = String::from_utf8_lossy(&output.stderr);
-            let last: Vec<&str> = errors.lines().rev().take(3).collect();
-            let last = last.into_iter().rev().collect::<Vec<_>>().join(" | ");
-            return Err(format!("could not be built ({command}): {last}{remedy}"));
+            let why = format!("could not be built ({command})");
+            return Err(with_last_lines(why, &String::from_utf8_lossy(&output.stderr)) + &remedy);
         }
         let _ = std::fs::write(mark, print.unwrap_or_default()); // or it is built again next time
         Ok(build)
