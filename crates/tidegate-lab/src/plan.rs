@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::Model;
 
 use crate::Bench;
-use crate::experiment::round::Length;
+use crate::experiment::round::{Length, per_s};
 use crate::experiment::{
     concurrency, connections, contestants, demand, files, latency, memory, models, peers, reuse, survival,
     udp,
@@ -36,10 +36,6 @@ const START: Duration = Duration::from_millis(400);
 /// Connections opened, and requests answered, a second.
 const CONNECTS_PER_S: u64 = 8_000;
 const REQUESTS_PER_S: u64 = 20_000;
-
-fn per_s(count: u64, rate: u64) -> Duration {
-    Duration::from_secs_f64(count as f64 / rate.max(1) as f64)
-}
 
 fn opening(connections: usize) -> Duration {
     per_s(connections as u64, CONNECTS_PER_S)

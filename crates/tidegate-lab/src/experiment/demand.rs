@@ -8,7 +8,7 @@ use tidegate::Model;
 use tidegate::policy::{Effect, Limited, Policy};
 
 use super::generator::Generator;
-use super::round::{self, Figures, Round};
+use super::round::{self, Figures, Length, Round};
 use super::{LeftOut, ServerProcess, affordable, contestants, interleave, position};
 use crate::bootstrap::{Interval, of_ratio};
 use crate::run::Facts;
@@ -175,12 +175,9 @@ fn measure(
     let threads: Vec<String> = threads.iter().flat_map(|n| ["--threads".into(), n.to_string()]).collect();
     let threads: Vec<&str> = threads.iter().map(String::as_str).collect();
     let mut server = ServerProcess::start(bench, "http", model, &threads)?;
-    let options = [
-        ["-c", &connections.to_string()],
-        ["--rate", &rate.to_string()],
-        ["-d", &window.as_secs_f64().to_string()],
-    ];
-    let round = round::load(Generator::here(bench), &mut server, options.as_flattened(), 1.0)?;
+    let options = [["-c", &connections.to_string()], ["--rate", &rate.to_string()]];
+    let round =
+        round::load(Generator::here(bench), &mut server, Length::Time(window), options.as_flattened(), 1.0)?;
     Ok(round.without_short_window())
 }
 

@@ -5,15 +5,16 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate::Model;
 use tidegate_load::Report;
 
 use super::generator::Generator;
-use super::round::{Figures, Round};
+use super::round::{Figures, LEAST_PER_S, Round, per_s};
 use super::sizing::{self, Sizing};
-use super::window::Windowed;
+use super::window::{WindowLength, Windowed};
 use super::{LeftOut, ServerProcess, contestants, interleave, position};
 use crate::process::Scratch;
 use crate::run::Facts;
@@ -71,6 +72,11 @@ impl ArrivalRate {
             Self::AtOnce => AT_ONCE,
             Self::Rate(rate) => rate,
         }
+    }
+
+    /// How long the requests of so many clients take, if a slow disk does not keep up with them.
+    fn time(self, clients: usize) -> Duration {
+        per_s(clients as u64, self.per_s().min(LEAST_PER_S))
     }
 }
 
@@ -241,7 +247,7 @@ fn measure(
         args,
         connections: sizing.connections,
         threads: Some(sizing.load_threads),
-        length: None,
+        length: WindowLength::Expected(arrival.time(sizing.connections)),
     };
     let (usage, report) = load.run(|| after = read_from_disk(pid))?;
     let disk = before.zip(after).map(|(before, after)| after.saturating_sub(before) as f64);
@@ -316,6 +322,15 @@ fn name(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_are_waited_for_as_long_as_their_rate_and_a_slow_disk_take() {
+        let seconds = Duration::from_secs;
+        assert_eq!(ArrivalRate::Rate(10).time(10_000), seconds(1_000));
+        for arrival in [ArrivalRate::Rate(5_000), ArrivalRate::AtOnce] {
+            assert_eq!(arrival.time(10_000), per_s(10_000, LEAST_PER_S));
+        }
+    }
 
     #[test]
     fn files_have_their_size_and_a_path_each_and_are_gone_afterwards() {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::{Model, system};
 use tidegate_load::PingReport;
 
+use super::round::Length;
 use super::sockmap::SockmapGroup;
 use super::{LeftOut, LoadResultFile, ServerProcess, TIMEOUT, contestants, interleave};
 use crate::process::{Process, cpus, shown};
@@ -337,7 +338,7 @@ fn measure(
             let mut echo = Process::start(bench, &echo)?;
             let name = echo.wait_for_line("listening on ", TIMEOUT)?;
             args.extend(["--bare".into(), name]);
-            ping(bench, args, &file)?
+            ping(bench, args, window, &file)?
         }
         Some(model) => {
             let wait = ["--wait", setup.waiting.option()];
@@ -361,13 +362,13 @@ fn measure(
                 let mut server = Process::start(bench, &serve)?;
                 server.wait_for_line("listening on ", TIMEOUT)?;
                 args.extend(["--server-pid".into(), server.id().to_string(), at]);
-                return ping(bench, args, &file);
+                return ping(bench, args, window, &file);
             }
             // A deferred accept would have the first message, and with it all of that direction, go by TCP.
             extra.extend(way.iter().flat_map(|_| ["--defer-accept", "none"]));
             let server = ServerProcess::start(bench, "echo", model, &extra)?;
             args.extend(["--server-pid".into(), server.process.id().to_string(), server.url.clone()]);
-            ping(bench, args, &file)?
+            ping(bench, args, window, &file)?
         }
     };
     let stayed = fast && report.fast_paths != 1;
@@ -377,10 +378,15 @@ fn measure(
     Ok(report)
 }
 
-fn ping(bench: &Bench, args: Vec<String>, file: &LoadResultFile) -> Result<PingReport, LabError> {
+fn ping(
+    bench: &Bench,
+    args: Vec<String>,
+    window: Duration,
+    file: &LoadResultFile,
+) -> Result<PingReport, LabError> {
     let what = shown(&args);
     let mut process = Process::start(bench, &args)?;
-    process.wait_for_line("ping ", TIMEOUT)?;
+    process.wait_for_line("ping ", Length::Time(window).limit())?;
     if !process.wait(TIMEOUT)? {
         return Err(process.failure("not every message came back right".into()));
     }

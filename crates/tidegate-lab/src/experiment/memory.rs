@@ -11,7 +11,7 @@ use tidegate::{Model, Policy, system};
 use super::generator::Generator;
 use super::round::{Figures, Round};
 use super::share::CpuShare;
-use super::window::Windowed;
+use super::window::{WindowLength, Windowed};
 use super::{LeftOut, ServerProcess, affordable, contestants, position};
 use crate::kernel_memory;
 use crate::run::Facts;
@@ -338,7 +338,8 @@ fn measure(
     let before = kernel_memory::settled_objects();
     let mut during = None;
     let generator = Generator::here(bench);
-    let load = Windowed { generator, server, args, connections, threads: None, length: Some(window) };
+    let length = WindowLength::Fixed(window);
+    let load = Windowed { generator, server, args, connections, threads: None, length };
     let (usage, report) = load.run(|| during = kernel_memory::objects())?;
     let object_kib = kernel_memory::growth(before, during).map(|bytes| bytes / 1024.0);
     Ok(Take {

@@ -17,7 +17,7 @@ use super::round::{Figures, Round};
 use super::share::CpuShare;
 pub use super::sizing::Scarce;
 use super::sizing::{self, Sizing};
-use super::window::Windowed;
+use super::window::{WindowLength, Windowed};
 use super::{LeftOut, ServerProcess, contestants, position};
 use crate::run::Facts;
 use crate::sample::Usage;
@@ -303,7 +303,7 @@ fn measure(
     let server = generator.server("echo", model, &options)?;
     share.hold(server.process.id());
     let args = arguments(&server, load, sizing);
-    let (connections, length) = (sizing.connections, Some(load.window));
+    let (connections, length) = (sizing.connections, WindowLength::Fixed(load.window));
     let threads = Some(sizing.load_threads);
     let windowed = Windowed { generator, server, args, connections, threads, length };
     let (usage, load) = windowed.run(|| {})?;

@@ -9,14 +9,19 @@ use tidegate_load::cpu_time::CpuTime;
 use tidegate_load::verdict::{Evidence, Share, Verdict, Warning};
 
 use super::generator::Generator;
-use super::{LoadResultFile, MeasuredServer, check_it_lasted};
+use super::{LoadResultFile, MeasuredServer, TIMEOUT, check_it_lasted};
 use crate::process::{Process, shown};
 use crate::sample::peak_bytes;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 
-/// How long one round may take.
-const LONGEST: Duration = Duration::from_secs(180);
+/// Answers a second that even a slow server gives. A round of a number of requests has failed if it takes longer.
+pub(super) const LEAST_PER_S: u64 = 100;
+
+/// How long so many take at this rate.
+pub(crate) fn per_s(count: u64, rate: u64) -> Duration {
+    Duration::from_secs_f64(count as f64 / rate.max(1) as f64)
+}
 
 /// The figures of one round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -177,6 +182,15 @@ impl Length {
         }
     }
 
+    /// How long a load may take that measures for this length: starting it and its last answers take time, too.
+    pub(super) fn limit(self) -> Duration {
+        let expected = match self {
+            Self::Requests(count) => per_s(count, LEAST_PER_S),
+            Self::Time(time) => time,
+        };
+        TIMEOUT + expected
+    }
+
     fn option(self) -> [String; 2] {
         match self {
             Self::Requests(count) => ["-n".into(), count.to_string()],
@@ -205,7 +219,6 @@ pub(crate) struct RoundLoad {
 impl RoundLoad {
     fn options(self) -> Vec<String> {
         let mut options = vec!["-c".into(), self.concurrency.to_string()];
-        options.extend(self.length.option());
         options.extend((!self.keep_alive).then(|| "--no-keepalive".to_owned()));
         options
     }
@@ -229,18 +242,22 @@ pub(super) fn throttled(
 ) -> Result<Round, LabError> {
     let options = requests.options();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let round = load(generator, server, &options, share)?;
+    let round = load(generator, server, requests.length, &options, share)?;
     Ok(Round { peak_bytes: peak_bytes(server.id()), ..round })
 }
 
-/// Has this server, which has this share of its processors, answer a load of HTTP requests with these options.
+/// Has this server, which has this share of its processors, answer a load of HTTP requests of this length with these
+/// options.
 pub(crate) fn load(
     generator: Generator<'_>,
     server: &mut dyn MeasuredServer,
+    length: Length,
     options: &[&str],
     share: f64,
 ) -> Result<Round, LabError> {
-    let (report, used) = carried(generator, server, options)?;
+    let own = length.option();
+    let options = [options, &own.each_ref().map(String::as_str)].concat();
+    let (report, used) = carried(generator, server, &options, length.limit())?;
     Ok(Round::with_share(generator.bench, &report, used, share).without_latencies_of_pauses(share))
 }
 
@@ -251,6 +268,7 @@ fn carried(
     generator: Generator<'_>,
     server: &mut dyn MeasuredServer,
     options: &[&str],
+    limit: Duration,
 ) -> Result<(Report, f64), LabError> {
     let (bench, pid) = (generator.bench, server.id());
     let file = LoadResultFile::new();
@@ -261,8 +279,8 @@ fn carried(
     args.extend(generator.is_led().then(|| "--phases".into()));
     let name = shown(&args);
     let mut process = Process::start(bench, &args)?;
-    let seen_here = generator.is_led().then(|| used_in_window(&mut process, pid));
-    let good = process.wait(LONGEST)?;
+    let seen_here = generator.is_led().then(|| used_in_window(&mut process, pid, limit));
+    let good = process.wait(limit)?;
     let report = file.read(&name);
     check_it_lasted(server, report.as_ref().ok())?;
     let report = match report {
@@ -287,10 +305,10 @@ fn carried(
 }
 
 /// What the server `pid` uses in the window of a load that says when that begins and ends.
-fn used_in_window(load: &mut Process, pid: u32) -> Result<f64, LabError> {
-    load.wait_for_line("phase measuring", LONGEST)?;
+fn used_in_window(load: &mut Process, pid: u32, limit: Duration) -> Result<f64, LabError> {
+    load.wait_for_line("phase measuring", limit)?;
     let time = CpuTime::of(pid);
-    load.wait_for_line("phase done", LONGEST)?;
+    load.wait_for_line("phase done", limit)?;
     Ok(time.used_s())
 }
 
@@ -330,6 +348,16 @@ mod tests {
         assert!(is_doubted(&round), "{round:?}");
         assert!(!is_doubted(&round.clone().without_latencies_of_pauses(0.5)));
         assert!(is_doubted(&round.without_latencies_of_pauses(1.0)), "nothing paused this server");
+    }
+
+    #[test]
+    fn a_load_may_take_longer_than_it_measures() {
+        let minutes = |n: u64| Duration::from_secs(60 * n);
+        assert!(Length::Time(minutes(5)).limit() >= minutes(6), "bench demand --seconds 5m");
+        assert!(Length::Time(minutes(60)).limit() >= minutes(61));
+        assert!(Length::Requests(1_000_000).limit() > minutes(10), "bench peers --requests 1000000");
+        assert!(Length::Requests(1).limit() > minutes(1));
+        assert!(Length::Requests(u64::MAX).limit() > minutes(60), "and no overflow");
     }
 
     #[test]

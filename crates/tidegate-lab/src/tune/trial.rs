@@ -9,7 +9,7 @@ use tidegate_load::verdict::LimitedBy;
 use super::search::{FailedSide, Laboratory, Trial, TrialFailure, TuneCandidate};
 use super::{Goal, Setting, Settings};
 use crate::experiment::generator::Generator;
-use crate::experiment::round::{self, Round};
+use crate::experiment::round::{self, Length, Round};
 use crate::experiment::share::CpuShare;
 use crate::experiment::{ServerProcess, affordable, connections, sizing};
 use crate::{Bench, LabError};
@@ -162,12 +162,12 @@ impl HttpLoad<'_> {
             ServerProcess::start(self.bench, Goal::Throughput.service(), setting.model, &options)
                 .map_err(|e| TrialFailure { side: FailedSide::Server, why: e.to_string() })?;
         share.hold(server.process.id());
-        let (connections, seconds) = (connections.to_string(), self.window.as_secs_f64().to_string());
-        let mut load = vec!["-c", &connections, "-d", &seconds];
+        let (connections, length) = (connections.to_string(), Length::Time(self.window));
+        let mut load = vec!["-c", connections.as_str()];
         let rate = self.rate.map(|rate| rate.to_string());
         load.extend(rate.iter().flat_map(|rate| ["--rate", rate.as_str()]));
         load.extend((!self.settings.keep_alive).then_some("--no-keepalive"));
-        let round = round::load(Generator::here(self.bench), &mut server, &load, share.value());
+        let round = round::load(Generator::here(self.bench), &mut server, length, &load, share.value());
         let round = round.map_err(|e| {
             let side =
                 if server.process.ended().is_some() { FailedSide::Server } else { FailedSide::Unknown };
