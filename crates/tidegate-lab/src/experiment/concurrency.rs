@@ -184,7 +184,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         }
         let share = share.value();
         let point = |(model, rounds): (&Model, Vec<Option<Round>>)| {
-            let figures = Figures::of(&rounds.into_iter().flatten().collect::<Vec<_>>())?;
+            let figures = Figures::in_turns(&rounds)?;
             Some(Point { model: model.to_string(), concurrency, share, figures })
         };
         table.points.extend(models.iter().zip(rounds).filter_map(point));

@@ -129,7 +129,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     table.throttle = share.method();
     let share = share.value();
     let row = |((model, reused), rounds): (&(Model, bool), Vec<Option<Round>>)| {
-        let figures = Figures::of(&rounds.into_iter().flatten().collect::<Vec<_>>())?;
+        let figures = Figures::in_turns(&rounds)?;
         Some(Row { model: model.to_string(), reused: *reused, share, figures })
     };
     table.rows = subjects.iter().zip(rounds).filter_map(row).collect();

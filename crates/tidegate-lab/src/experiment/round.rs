@@ -1,5 +1,6 @@
 //! One round: a load against a running server, what the server used for it, and who was the limit.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -138,6 +139,9 @@ pub struct Figures {
     pub failed: u64,
     /// Of each round.
     pub verdicts: Vec<Verdict>,
+    /// The turn of each round, from 0: one whose round failed is missing. Empty where only the order is known.
+    #[serde(default)]
+    pub turns: Vec<usize>,
 }
 
 impl Figures {
@@ -160,7 +164,22 @@ impl Figures {
                 .and_then(Spread::of),
             failed: rounds.iter().map(|r| r.failed).sum(),
             verdicts: rounds.iter().map(|r| r.verdict.clone()).collect(),
+            turns: Vec::new(),
         })
+    }
+
+    /// Of these turns, of which some may have failed; `None` if all did.
+    #[must_use]
+    pub fn in_turns(turns: &[Option<Round>]) -> Option<Self> {
+        let good = || turns.iter().enumerate().filter_map(|(turn, round)| Some((turn, round.as_ref()?)));
+        let rounds: Vec<Round> = good().map(|(_, round)| round.clone()).collect();
+        Some(Self { turns: good().map(|(turn, _)| turn).collect(), ..Self::of(&rounds)? })
+    }
+
+    /// Server CPU seconds for 100,000 answers, by turn.
+    pub(crate) fn cost_by_turn(&self) -> BTreeMap<usize, f64> {
+        let turn = |at: usize| self.turns.get(at).copied().unwrap_or(at);
+        self.cpu_s_per_100k.rounds.iter().enumerate().map(|(at, &cost)| (turn(at), cost)).collect()
     }
 }
 
@@ -369,5 +388,20 @@ mod tests {
         assert_eq!(figures.cpu_s_per_100k.rounds, [10.0, 30.0, 20.0]);
         assert!((figures.cpu_s_per_100k.median - 20.0).abs() < 1e-9 && figures.verdicts.len() == 3);
         assert_eq!(Figures::of(&[]), None);
+    }
+
+    #[test]
+    fn a_round_keeps_its_turn_where_one_before_it_failed() {
+        let bench =
+            Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
+        let turns = [Some(1.0), None, Some(2.0)].map(|cpu_s| Some(Round::of(&bench, &report(), cpu_s?)));
+        let figures = Figures::in_turns(&turns).unwrap();
+        assert_eq!(figures.cost_by_turn(), BTreeMap::from([(0, 10.0), (2, 20.0)]));
+        assert_eq!(Figures::in_turns(&[None]), None);
+        // Results of before knew the order only.
+        let mut saved = serde_json::to_value(&figures).unwrap();
+        saved.as_object_mut().unwrap().remove("turns").unwrap();
+        let read: Figures = serde_json::from_value(saved).unwrap();
+        assert_eq!(read.cost_by_turn(), BTreeMap::from([(0, 10.0), (1, 20.0)]));
     }
 }

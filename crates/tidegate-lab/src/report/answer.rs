@@ -1,5 +1,7 @@
 //! The summary at the top of a report: which model to use on this machine, and by how much.
 
+use std::collections::BTreeMap;
+
 use tidegate::Model;
 use tidegate_load::verdict::Verdict;
 
@@ -18,21 +20,28 @@ const MARGIN: f64 = 0.02;
 /// Beyond it, or its inverse, an interval that includes "the same" is too wide for that conclusion.
 const TOLD_APART: f64 = 1.05;
 
-/// A model and its cost per request: for each round the geometric mean over all points, in µs of CPU time.
+/// The cost per request in µs of CPU time: in each turn the geometric mean over all points, and over all turns.
+#[derive(Clone)]
+struct RequestCost {
+    turns: BTreeMap<usize, f64>,
+    us: Spread,
+}
+
+/// A model and its cost.
 struct Cost {
     model: String,
-    us: Spread,
-    /// Cost relative to another one, the cheapest in a table, with its confidence interval; by round, because what
-    /// slows the machine down for a round slows all of them down.
+    own: RequestCost,
+    /// Cost relative to another one, the cheapest in a table, with its confidence interval; by turn, because what
+    /// slows the machine down for a turn slows all of them down.
     times: f64,
     interval: Option<Interval>,
 }
 
 impl Cost {
     /// What a model costs beside another one.
-    fn beside(model: String, us: Spread, other: &Spread) -> Self {
-        let (times, interval) = ratio(&us, other);
-        Self { model, us, times, interval }
+    fn beside(model: String, own: RequestCost, other: &RequestCost) -> Self {
+        let (times, interval) = ratio(&own, other);
+        Self { model, own, times, interval }
     }
 
     /// What is known of the difference.
@@ -104,15 +113,16 @@ fn costs(table: &ResultTable) -> Vec<Cost> {
     let mut names: Vec<&str> = table.points.iter().map(|point| point.model.as_str()).collect();
     names.dedup();
     let most = names.iter().map(|name| points(table, name).count()).max().unwrap_or_default();
-    let mut found: Vec<(String, Spread)> = names
+    let mut found: Vec<(String, RequestCost)> = names
         .into_iter()
         .filter(|name| points(table, name).count() == most)
         .filter_map(|name| Some((name.to_owned(), over_points(points(table, name))?)))
         .collect();
-    found.sort_by(|a, b| a.1.median.total_cmp(&b.1.median));
-    let Some(least) = found.first().map(|(_, us)| us.clone()) else { return Vec::new() };
-    let mut costs: Vec<Cost> = found.into_iter().map(|(model, us)| Cost::beside(model, us, &least)).collect();
-    // By what is shown: by round, another order may come out than of the medians. What all are compared with stays
+    found.sort_by(|a, b| a.1.us.median.total_cmp(&b.1.us.median));
+    let Some(least) = found.first().map(|(_, cost)| cost.clone()) else { return Vec::new() };
+    let beside = |(model, cost)| Cost::beside(model, cost, &least);
+    let mut costs: Vec<Cost> = found.into_iter().map(beside).collect();
+    // By what is shown: by turn, another order may come out than of the medians. What all are compared with stays
     // first.
     if let Some(others) = costs.get_mut(1..) {
         others.sort_by(|a, b| a.times.total_cmp(&b.times));
@@ -120,16 +130,15 @@ fn costs(table: &ResultTable) -> Vec<Cost> {
     costs
 }
 
-/// How many times `least` the cost `us` is, with the confidence interval. Where a round is missing, rounds have no
-/// partners, and the medians are compared.
-fn ratio(us: &Spread, least: &Spread) -> (f64, Option<Interval>) {
-    let pairs = us.rounds.iter().zip(&least.rounds);
-    let by_round = (us.rounds.len() == least.rounds.len()).then(|| Spread::of(pairs.map(|(a, b)| a / b)));
-    match by_round.flatten() {
+/// How many times `least` a cost is, with the confidence interval, by the turns that both have. Where there are none,
+/// the medians are compared.
+fn ratio(own: &RequestCost, least: &RequestCost) -> (f64, Option<Interval>) {
+    let by_turn = own.turns.iter().filter_map(|(turn, us)| Some(us / least.turns.get(turn)?));
+    match Spread::of(by_turn) {
         Some(ratio) => (ratio.median, ratio.interval),
         None => {
-            let interval = bootstrap::of_ratio(&least.rounds, &us.rounds, CONFIDENCE);
-            (us.median / least.median, interval)
+            let interval = bootstrap::of_ratio(&least.us.rounds, &own.us.rounds, CONFIDENCE);
+            (own.us.median / least.us.median, interval)
         }
     }
 }
@@ -138,15 +147,17 @@ fn points<'a>(table: &'a ResultTable, model: &'a str) -> impl Iterator<Item = &'
     table.points.iter().filter(move |point| point.model == model)
 }
 
-/// The geometric mean of the points' costs for each round. A round missing at one point is omitted.
-fn over_points<'a>(points: impl Iterator<Item = &'a Point>) -> Option<Spread> {
-    let all: Vec<&[f64]> = points.map(|point| point.figures.cpu_s_per_100k.rounds.as_slice()).collect();
-    let rounds = all.iter().map(|rounds| rounds.len()).min()?;
-    let mean = |round: usize| {
-        let logs: f64 = all.iter().map(|rounds| (rounds[round] * 10.0).ln()).sum();
-        (logs / all.len() as f64).exp()
+/// The geometric mean of the points' costs in each turn. A turn missing at one point is omitted.
+fn over_points<'a>(points: impl Iterator<Item = &'a Point>) -> Option<RequestCost> {
+    let all: Vec<BTreeMap<usize, f64>> = points.map(|point| point.figures.cost_by_turn()).collect();
+    let mean = |turn: &usize| {
+        let logs = all.iter().map(|costs| Some((costs.get(turn)? * 10.0).ln())).sum::<Option<f64>>()?;
+        Some((logs / all.len() as f64).exp())
     };
-    Spread::of((0..rounds).map(mean))
+    let turns: BTreeMap<usize, f64> =
+        all.first()?.keys().filter_map(|turn| Some((*turn, mean(turn)?))).collect();
+    let us = Spread::of(turns.values().copied())?;
+    Some(RequestCost { turns, us })
 }
 
 /// The summary in one sentence; `None` unless the concurrency experiment was run.
@@ -174,13 +185,13 @@ pub fn sentence(results: &Results) -> Option<String> {
     // Beside the one that is taken, which need not be the cheapest of equals.
     let others = costs.iter().filter(|cost| cost.model != taken.model);
     let others: Vec<Cost> =
-        others.map(|cost| Cost::beside(cost.model.clone(), cost.us.clone(), &taken.us)).collect();
+        others.map(|cost| Cost::beside(cost.model.clone(), cost.own.clone(), &taken.own)).collect();
     let program = results.answered().and_then(|table| table.program.as_ref());
     let of_program = program.map_or(String::new(), |program| format!(" for `{program}`"));
     let mut text = format!("Here take `{}`{of_program}", taken.model);
     if !others.is_empty() {
         let others = words(&others).join(", ");
-        text += &format!(": a request costs {:.1} µs of processor time; {others}", taken.us.median);
+        text += &format!(": a request costs {:.1} µs of processor time; {others}", taken.own.us.median);
     }
     let largest = rows().filter(|row| row.model == taken.model).max_by_key(|row| row.connected);
     if let Some((row, each)) = largest.and_then(|row| Some((row, row.user_bytes_each?))) {
@@ -258,7 +269,7 @@ fn peak(point: &Point) -> String {
 pub(super) fn chart(table: &ResultTable) -> Option<Chart> {
     let costs = costs(table);
     let title = "Server processor time for a request, in µs (less is better)".to_owned();
-    let bar = |cost: Cost| (verdict::marked(cost.model.clone(), &verdicts(table, &cost.model)), cost.us);
+    let bar = |cost: Cost| (verdict::marked(cost.model.clone(), &verdicts(table, &cost.model)), cost.own.us);
     let bars: Vec<_> = costs.into_iter().map(bar).collect();
     let svg = svg::bars(&title, &bars, |_| true);
     (!bars.is_empty()).then(|| Chart { name: "answer".into(), title, svg, section: WHICH.into() })
@@ -316,6 +327,28 @@ mod tests {
         assert!((found[1].times - 1.3).abs() < 0.01, "{}", found[1].times);
         let interval = found[1].interval.unwrap();
         assert!(interval.low > 1.25 && interval.high < 1.35, "{interval:?}");
+    }
+
+    #[test]
+    fn rounds_are_compared_with_those_of_the_same_turn_where_others_failed() {
+        let moments = [1.0, 2.0, 1.1, 1.6, 3.0, 1.2, 2.5, 1.4];
+        let without = |failed: usize, cost: f64| {
+            let turns: Vec<usize> = (0..moments.len()).filter(|&turn| turn != failed).collect();
+            let costs = Spread::of(turns.iter().map(|&turn| cost * moments[turn])).unwrap();
+            Figures { cpu_s_per_100k: costs, turns, ..Figures::default() }
+        };
+        let at = |model: &str, concurrency, figures| Point { figures, ..point(model, concurrency, CHEAP) };
+        let all = vec![
+            at("epoll", 100, without(1, 0.6)),
+            at("epoll", 1_000, without(1, 0.6)),
+            at("tokio", 100, without(4, 0.78)),
+            at("tokio", 1_000, without(0, 0.78)),
+        ];
+        let found = costs(results(all).concurrency.as_ref().unwrap());
+        assert!((found[1].times - 1.3).abs() < 1e-9, "{}", found[1].times);
+        let interval = found[1].interval.unwrap();
+        assert!(interval.low > 1.299 && interval.high < 1.301, "{interval:?}");
+        assert_eq!(found[1].own.turns.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 5, 6, 7]);
     }
 
     #[test]

@@ -173,9 +173,8 @@ fn rows(case: Case, share: f64, all: &[Contestant], rounds: &[Vec<Option<Round>>
         .into_iter()
         .zip(rounds)
         .filter_map(|(name, rounds)| {
-            let good: Vec<Round> = rounds.iter().flatten().cloned().collect();
             let times_baseline = baseline.and_then(|baseline| Spread::of(ratios(rounds, baseline)));
-            Some(Row { name, case, share, figures: Figures::of(&good)?, times_baseline })
+            Some(Row { name, case, share, figures: Figures::in_turns(rounds)?, times_baseline })
         })
         .collect();
     let cost = |row: &Row| row.figures.cpu_s_per_100k.median;
