@@ -259,7 +259,7 @@ mod tests {
                 experiment: "tune".into(),
                 name: "epoll".into(),
                 measures: vec![measure],
-                verdicts: Vec::new(),
+                ..Row::default()
             };
             let stage = SearchStage {
                 name: "model".into(),

@@ -125,7 +125,7 @@ pub struct Measure {
 }
 
 /// One row of an experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The experiment.
     pub experiment: String,
@@ -135,6 +135,12 @@ pub struct Row {
     pub measures: Vec<Measure>,
     /// The limiting side of each round; empty if unknown.
     pub verdicts: Vec<Verdict>,
+    /// Requests of all rounds, those that failed included; 0 if unknown.
+    #[serde(default)]
+    pub requests: u64,
+    /// Requests of all rounds that failed, or were not answered in time.
+    #[serde(default)]
+    pub failed: u64,
 }
 
 /// A run.
@@ -233,7 +239,7 @@ pub(crate) mod tests {
             experiment: "concurrency".into(),
             name: name.into(),
             measures: vec![measure],
-            verdicts: Vec::new(),
+            ..Row::default()
         };
         let bench = crate::Bench::new("tidegate".into(), &[0, 1]);
         Run::new(Circumstances::here(&bench), vec![row])

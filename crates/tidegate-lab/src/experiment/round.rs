@@ -42,6 +42,9 @@ pub struct Round {
     /// Answers a second that the server would have given with a whole processor, at this cost of each.
     #[serde(default)]
     pub per_processor_s: f64,
+    /// Requests, those that failed included.
+    #[serde(default)]
+    pub requests: u64,
     /// Requests that failed, or were not answered in time.
     pub failed: u64,
     /// Bytes of an answer, head and body.
@@ -68,6 +71,7 @@ impl Round {
     /// The same of a server that had only this share of its processors.
     pub(super) fn with_share(bench: &Bench, report: &Report, server_cpu_s: f64, share: f64) -> Self {
         let l = &report.latency_us;
+        let failed = report.failed + report.timed_out;
         Self {
             requests_per_s: report.requests_per_s,
             mean_us: l.mean,
@@ -76,7 +80,8 @@ impl Round {
             p99_9_us: l.p99_9 as f64,
             cpu_s_per_100k: server_cpu_s * 1e5 / report.requests.max(1) as f64,
             per_processor_s: report.requests as f64 / server_cpu_s.max(1e-9),
-            failed: report.failed + report.timed_out,
+            requests: report.requests + failed,
+            failed,
             bytes_each: report.bytes_received as f64 / report.requests.max(1) as f64,
             peak_bytes: None,
             verdict: assessed(bench, report, server_cpu_s / share),
@@ -135,6 +140,9 @@ pub struct Figures {
     /// The server's peak of resident memory in bytes; `None` where it could not be asked in every round.
     #[serde(default)]
     pub peak_bytes: Option<Spread>,
+    /// Requests of all rounds, those that failed included.
+    #[serde(default)]
+    pub requests: u64,
     /// Failed requests of all rounds.
     pub failed: u64,
     /// Of each round.
@@ -162,6 +170,7 @@ impl Figures {
                 .map(|r| r.peak_bytes.map(|bytes| bytes as f64))
                 .collect::<Option<Vec<_>>>()
                 .and_then(Spread::of),
+            requests: rounds.iter().map(|r| r.requests).sum(),
             failed: rounds.iter().map(|r| r.failed).sum(),
             verdicts: rounds.iter().map(|r| r.verdict.clone()).collect(),
             turns: Vec::new(),
@@ -383,8 +392,10 @@ mod tests {
     fn figures_keep_every_round() {
         let bench =
             Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
-        let rounds = [1.0, 3.0, 2.0].map(|cpu_s| Round::of(&bench, &report(), cpu_s));
+        let report = Report { failed: 2, timed_out: 1, ..report() };
+        let rounds = [1.0, 3.0, 2.0].map(|cpu_s| Round::of(&bench, &report, cpu_s));
         let figures = Figures::of(&rounds).unwrap();
+        assert_eq!((figures.failed, figures.requests), (9, 30_009));
         assert_eq!(figures.cpu_s_per_100k.rounds, [10.0, 30.0, 20.0]);
         assert!((figures.cpu_s_per_100k.median - 20.0).abs() < 1e-9 && figures.verdicts.len() == 3);
         assert_eq!(Figures::of(&[]), None);

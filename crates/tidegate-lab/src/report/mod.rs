@@ -161,7 +161,7 @@ impl Results {
         rows::of(self)
     }
 
-    /// What limited the program, was measured differently from the book, or failed.
+    /// What limited the program, was measured differently from the book, or failed: rows, rounds and requests.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = self.circumstances.notes.clone();
@@ -170,6 +170,7 @@ impl Results {
             remarks.extend(table.failed().iter().map(|f| format!("{} failed: {}", f.model, f.why)));
         }
         remarks.dedup();
+        remarks.extend(verdict::failures(&self.rows()));
         remarks
     }
 
@@ -316,4 +317,29 @@ pub fn write(folder: &Path, results: &Results) -> Result<PathBuf, LabError> {
     put("report.md", &markdown::markdown(results, &charts))?;
     put("report.html", &html::page(results, &charts))?;
     results.run().save(&folder.join("runs"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::round::Figures;
+
+    #[test]
+    fn requests_that_failed_are_among_the_remarks() {
+        let figures = Figures { requests: 50_000, failed: 12, ..Figures::default() };
+        let whole = Figures { requests: 50_000, ..Figures::default() };
+        let point = |concurrency, figures| concurrency::Point {
+            model: "epoll".into(),
+            concurrency,
+            share: 1.0,
+            figures,
+        };
+        let points = vec![point(100, whole), point(1_000, figures)];
+        let mut results = Results::new(&Bench::new("tidegate".into(), &[0, 1]));
+        results.concurrency =
+            Some(concurrency::ResultTable { points, ..concurrency::ResultTable::default() });
+        let row = "concurrency: epoll, 1000 at once, a connection each";
+        let line = format!("{row}: 12 of 50,000 requests failed or were not answered in time");
+        assert_eq!(results.remarks(), [line]);
+    }
 }

@@ -46,6 +46,8 @@ fn row(experiment: &str, name: String, figures: &Figures) -> Row {
         name,
         measures: spreads.map(|(name, better, s)| measure(name, better, s.rounds.clone())).into(),
         verdicts: figures.verdicts.clone(),
+        requests: figures.requests,
+        failed: figures.failed,
     }
 }
 
@@ -93,7 +95,7 @@ fn connections_row(r: &connections::Row) -> Row {
         experiment: "connections".into(),
         name: format!("{}, {} connections", r.model, r.asked),
         measures,
-        verdicts: Vec::new(),
+        ..Row::default()
     }
 }
 
@@ -120,6 +122,7 @@ fn datagrams(r: &udp::Row) -> Row {
             measure("sent_per_s", Better::Higher, r.sent_per_s.rounds.clone()),
         ],
         verdicts: r.verdicts.clone(),
+        ..Row::default()
     }
 }
 
@@ -129,7 +132,7 @@ fn survival_row(r: &survival::Row) -> Row {
         measure("requests_per_s", Better::Higher, vec![r.under.requests_per_s]),
         measure("user_bytes", Better::Lower, vec![r.under.user_bytes as f64]),
     ];
-    Row { experiment: "survival".into(), name: r.model.clone(), measures, verdicts: Vec::new() }
+    Row { experiment: "survival".into(), name: r.model.clone(), measures, ..Row::default() }
 }
 
 /// Judged by its cost in baselines, where there is one: the machine drifts by some percent from run to run, but hardly

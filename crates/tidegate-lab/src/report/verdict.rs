@@ -3,7 +3,7 @@
 
 use std::mem::discriminant;
 
-use tidegate_load::text::counted;
+use tidegate_load::text::{counted, grouped};
 use tidegate_load::verdict::{LimitedBy, Verdict, Warning};
 
 use super::cells::Cells;
@@ -140,6 +140,19 @@ pub fn doubts(rows: &[Row]) -> Vec<Doubt> {
     doubts
 }
 
+/// A line for each row of which requests failed.
+#[must_use]
+pub fn failures(rows: &[Row]) -> Vec<String> {
+    let line = |row: &Row| {
+        let [failed, requests] = [row.failed, row.requests].map(grouped);
+        format!(
+            "{}: {}: {failed} of {requests} requests failed or were not answered in time",
+            row.experiment, row.name
+        )
+    };
+    rows.iter().filter(|row| row.failed > 0).map(line).collect()
+}
+
 /// How many rounds each side was the limit of; `None` if unknown.
 #[must_use]
 pub fn summary(rows: &[Row]) -> Option<String> {
@@ -171,8 +184,8 @@ mod tests {
         Row {
             experiment: "e".into(),
             name: name.into(),
-            measures: Vec::new(),
             verdicts: of.iter().map(verdict).collect(),
+            ..Row::default()
         }
     }
 
@@ -202,6 +215,15 @@ mod tests {
         assert_eq!((doubts[0].rounds, doubts[0].rows.len()), (3, 2));
         let line = doubts[0].line();
         assert!(line.contains("spread") && line.contains("(3 rounds: e: a, and 1 more row)"), "{line}");
+    }
+
+    #[test]
+    fn a_row_whose_requests_failed_has_a_line() {
+        let failed = Row { requests: 50_000, failed: 12, ..row("a", &[]) };
+        assert_eq!(
+            failures(&[row("b", &[]), failed]),
+            ["e: a: 12 of 50,000 requests failed or were not answered in time"]
+        );
     }
 
     #[test]

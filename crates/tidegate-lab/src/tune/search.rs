@@ -364,7 +364,7 @@ fn row(goal: Goal, stage: &str, name: &str, trials: &[Trial]) -> Row {
         measures.push(measure("cpu_s_per_100k", Better::Lower, cpu));
     }
     let verdicts = trials.iter().filter_map(|trial| trial.verdict.clone()).collect();
-    Row { experiment: format!("tune: {stage}"), name: name.into(), measures, verdicts }
+    Row { experiment: format!("tune: {stage}"), name: name.into(), measures, verdicts, ..Row::default() }
 }
 
 /// Rows as they decide, by which of their figures, and a word about it.
