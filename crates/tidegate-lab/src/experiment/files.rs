@@ -150,20 +150,21 @@ struct Take {
 pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -> ResultTable {
     let (models, left_out) = contestants(&settings.models);
     let mut table = ResultTable { repeats: settings.repeats, left_out, ..ResultTable::default() };
-    let files = match FileSet::create(&settings.folder, settings.clients) {
+    let subjects = sizing::plan(bench, Generator::here(bench).source(), &models, settings.clients);
+    table.notes.extend(sizing::missing(&subjects));
+    // As many as clients fit, which may be far fewer than were asked for.
+    let clients = subjects.iter().map(|(_, sizing)| sizing.connections).max().unwrap_or_default();
+    let files = match FileSet::create(&settings.folder, clients) {
         Ok(files) => files,
         Err(e) => {
             let why = format!(
-                "cannot put {} files of {FILE_BYTES} bytes into {}: {e}; choose another directory with --out",
-                settings.clients,
+                "cannot put {clients} files of {FILE_BYTES} bytes into {}: {e}; choose another directory with --out",
                 settings.folder.display()
             );
             table.failed.push(LeftOut { model: "files".into(), why });
             return table;
         }
     };
-    let subjects = sizing::plan(bench, Generator::here(bench).source(), &models, settings.clients);
-    table.notes.extend(sizing::missing(&subjects));
     for &arrival in &settings.arrivals {
         for cache in [Cache::Cold, Cache::Warm] {
             let name = |(model, _): &(Model, Sizing)| format!("{model}, {cache}, {arrival}");
@@ -330,6 +331,23 @@ mod tests {
         for arrival in [ArrivalRate::Rate(5_000), ArrivalRate::AtOnce] {
             assert_eq!(arrival.time(10_000), per_s(10_000, LEAST_PER_S));
         }
+    }
+
+    #[test]
+    fn there_are_no_more_files_than_clients_fit() {
+        let bench = Bench::new("tidegate".into(), &[0, 1]);
+        let settings = Settings {
+            models: vec![Model::Blocking],
+            clients: 1_000_000_000,
+            arrivals: vec![ArrivalRate::AtOnce],
+            repeats: 1,
+            folder: tempfile::tempdir().unwrap().path().join("none"),
+        };
+        let table = run(&bench, &settings, |_| {});
+        let [failed] = table.failed.as_slice() else { panic!("{table:?}") };
+        let files = failed.why.strip_prefix("cannot put ").and_then(|rest| rest.split(' ').next());
+        let files: usize = files.and_then(|number| number.parse().ok()).unwrap();
+        assert!((1..settings.clients).contains(&files), "{failed:?}");
     }
 
     #[test]
