@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use crate::{Bench, LabError};
 
-/// Running groups, with the directory to remove for each.
-static GROUPS: Mutex<Vec<(u32, Option<PathBuf>)>> = Mutex::new(Vec::new());
+/// Running groups.
+static GROUPS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
-fn groups() -> MutexGuard<'static, Vec<(u32, Option<PathBuf>)>> {
+fn groups() -> MutexGuard<'static, Vec<u32>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -50,9 +50,9 @@ pub(crate) fn remove(folder: &Path) {
 pub(crate) struct Scratch(tempfile::TempDir);
 
 impl Scratch {
-    /// A new one in this directory.
-    pub(crate) fn create(inside: &Path) -> std::io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("files-").tempdir_in(inside)?;
+    /// A new one in this directory: nobody else knows its name before it is there.
+    pub(crate) fn create(inside: &Path, prefix: &str) -> std::io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(inside)?;
         remove_at_end(folder.path());
         Ok(Self(folder))
     }
@@ -104,11 +104,8 @@ pub fn end_with_the_lab() -> std::io::Result<()> {
 /// handles.
 pub fn end_all() {
     let groups = groups();
-    for (group, folder) in groups.iter() {
+    for group in groups.iter() {
         let _ = tidegate_os::process::end_group(*group, tidegate_os::process::End::Kill); // it may be gone already
-        if let Some(folder) = folder {
-            let _ = std::fs::remove_dir_all(folder); // small, and in a place for such things
-        }
     }
     for folder in SCRATCH.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         remove(folder); // its servers have just ended
@@ -121,11 +118,11 @@ pub fn end_all() {
 pub(crate) struct ProcessGroup(u32);
 
 impl ProcessGroup {
-    /// Starts a child that leads a group; `folder` is what [`end_all`] removes with it.
-    pub(crate) fn start(command: &mut Command, folder: Option<PathBuf>) -> std::io::Result<(Child, Self)> {
+    /// Starts a child that leads a group.
+    pub(crate) fn start(command: &mut Command) -> std::io::Result<(Child, Self)> {
         let mut groups = groups(); // none is started between the end of all and the end of the program
         let child = tidegate_os::process::in_own_group(command).spawn()?;
-        groups.push((child.id(), folder));
+        groups.push(child.id());
         let group = Self(child.id());
         Ok((child, group))
     }
@@ -137,7 +134,7 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        groups().retain(|(group, _)| *group != self.0);
+        groups().retain(|group| *group != self.0);
     }
 }
 
@@ -168,8 +165,7 @@ impl Process {
                 processes.and_then(|processes| tidegate_os::process::start_in_group(&mut command, processes));
             joined.map_err(|e| failed(e.to_string()))?;
         }
-        let (mut child, group) =
-            ProcessGroup::start(&mut command, None).map_err(|e| failed(e.to_string()))?;
+        let (mut child, group) = ProcessGroup::start(&mut command).map_err(|e| failed(e.to_string()))?;
         let (sender, lines) = channel();
         let errors = Arc::new(Mutex::new(String::new()));
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());

@@ -265,7 +265,7 @@ mod tests {
         use std::process::{Command, Stdio};
         let mut command = Command::new("sh");
         let command = command.args(["-c", "sleep 60 & echo $!; wait"]).stdout(Stdio::piped());
-        let (mut server, group) = process::ProcessGroup::start(command, None).unwrap();
+        let (mut server, group) = process::ProcessGroup::start(command).unwrap();
         let mut line = String::new();
         BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let taken = std::cell::RefCell::new(Vec::new());

@@ -450,6 +450,32 @@ fn each_client_has_its_file_once_from_the_disk_and_once_from_the_page_cache() {
     assert_eq!(left, ["runs"], "the files themselves are gone");
 }
 
+/// What a load has written until it is killed, too.
+#[test]
+fn an_interrupted_bench_leaves_no_temporary_files() {
+    let [folder, temporary] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let inside = || std::fs::read_dir(temporary.path()).unwrap().flatten().map(|entry| entry.path());
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["bench", "demand", "--models", "epoll", "--rates", "100", "--seconds", "1m", "--out"])
+        .arg(folder.path())
+        .env("TMPDIR", temporary.path())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let holds_a_file = |path: std::path::PathBuf| {
+        path.is_file() || std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some())
+    };
+    // The load makes its file before its window, of which it writes the figures when that has ended.
+    while !inside().any(holds_a_file) {
+        assert!(Instant::now() < deadline && bench.try_wait().unwrap().is_none(), "no load was started");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap().success());
+    assert_eq!(bench.wait().unwrap().code(), Some(1));
+    assert_eq!(inside().collect::<Vec<_>>(), Vec::<std::path::PathBuf>::new());
+}
+
 #[test]
 fn an_interrupted_bench_takes_its_files_along() {
     let folder = tempfile::tempdir().unwrap();

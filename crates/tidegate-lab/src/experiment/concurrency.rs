@@ -14,7 +14,8 @@ use super::peers::PAGE_BYTES;
 use super::peers::program::ServerProgram;
 use super::round::{self, Figures, Length, Round, RoundLoad};
 use super::share::CpuShare;
-use super::{LeftOut, MeasuredServer, TempFile, affordable, contestants, position};
+use super::{LeftOut, MeasuredServer, affordable, contestants, position, scratch};
+use crate::process::Scratch;
 use crate::run::Facts;
 use crate::{Bench, LabError};
 
@@ -219,18 +220,19 @@ impl ConcurrencyLevel<'_> {
 /// The page that servers return.
 struct ServedPage {
     /// None is the built-in one.
-    file: Option<(TempFile, String)>,
+    file: Option<(Scratch, String)>,
 }
 
 impl ServedPage {
-    fn new(bytes: usize) -> std::io::Result<Self> {
+    fn new(bytes: usize) -> Result<Self, LabError> {
         if bytes == PAGE_BYTES {
             return Ok(Self { file: None });
         }
-        let file = TempFile::new("page", "html");
-        std::fs::write(file.path(), "x".repeat(bytes))?;
-        let path = file.path().display().to_string();
-        Ok(Self { file: Some((file, path)) })
+        let folder = scratch("page")?;
+        let path = folder.path().join("page.html").display().to_string();
+        let failed = |e: std::io::Error| LabError::Process { what: path.clone(), why: e.to_string() };
+        std::fs::write(&path, "x".repeat(bytes)).map_err(failed)?;
+        Ok(Self { file: Some((folder, path)) })
     }
 
     fn options(&self) -> Vec<&str> {

@@ -227,7 +227,7 @@ fn start_server(generator: Generator<'_>, model: Model, plan: &Sizing) -> Result
 
 /// One busy connection in a separate process.
 fn probe(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> {
-    let file = LoadResultFile::new();
+    let file = LoadResultFile::new()?;
     let (seconds, size) = (window.as_secs_f64().to_string(), MESSAGE_BYTES.to_string());
     let args = ["load", "echo", url, "-c", "1", "-d", &seconds, "--size", &size, "--threads", "1"];
     let args = with_result(Generator::here(bench).options(&args), &file);
@@ -257,7 +257,7 @@ struct OpenConnections<'a> {
 impl<'a> OpenConnections<'a> {
     /// Opens them and waits until each has had its message back, or will not.
     fn open(generator: Generator<'a>, url: &str, plan: &Sizing) -> Result<Self, LabError> {
-        let file = LoadResultFile::new();
+        let file = LoadResultFile::new()?;
         let (n, size) = (plan.connections.to_string(), MESSAGE_BYTES.to_string());
         let args = ["load", "echo", url, "-c", &n, "--messages", "1", "--size", &size];
         let args = args.into_iter().chain(["--phases", "--tolerate-failures"]).map(str::to_owned);

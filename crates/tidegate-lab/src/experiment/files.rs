@@ -278,8 +278,8 @@ struct FileSet {
 
 impl FileSet {
     fn create(inside: &Path, count: usize) -> io::Result<Self> {
-        let folder = Scratch::create(inside)?;
-        let beside = Scratch::create(inside)?;
+        let folder = Scratch::create(inside, "files-")?;
+        let beside = Scratch::create(inside, "files-")?;
         let mut bytes = [0; FILE_BYTES];
         for number in 0..count {
             bytes.fill(number as u8); // no two in a row alike

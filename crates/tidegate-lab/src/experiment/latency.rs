@@ -318,7 +318,7 @@ fn measure(
     size: usize,
     window: Duration,
 ) -> Result<PingReport, LabError> {
-    let file = LoadResultFile::new();
+    let file = LoadResultFile::new()?;
     let mut args: Vec<String> = vec!["load".into(), "ping".into()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
     option("--size", size.to_string());

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tidegate::{Availability, Model};
 use tidegate_load::Report;
 
-use crate::process::{Process, cpus};
+use crate::process::{Process, Scratch, cpus};
 use crate::{Bench, LabError};
 
 /// How long a process may take to start, to open its connections, or to end.
@@ -203,38 +203,29 @@ impl MeasuredServer for ServerProcess {
     }
 }
 
-/// A file of this process in the system's directory for such; removed when dropped.
-struct TempFile(PathBuf);
-
-impl TempFile {
-    fn new(what: &str, extension: &str) -> Self {
-        use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (id, next) = (std::process::id(), NEXT.fetch_add(1, Relaxed));
-        Self(std::env::temp_dir().join(format!("tidegate-{what}-{id}-{next}.{extension}")))
-    }
-
-    fn path(&self) -> &std::path::Path {
-        &self.0
-    }
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0); // it may never have been written
-    }
+/// A directory of its own in that of the system for such.
+fn scratch(what: &str) -> Result<Scratch, LabError> {
+    let inside = std::env::temp_dir();
+    Scratch::create(&inside, &format!("tidegate-{what}-")).map_err(|e| LabError::Process {
+        what: format!("a directory in {}", inside.display()),
+        why: format!("{e}; choose another place with TMPDIR"),
+    })
 }
 
 /// The result file of a load.
-struct LoadResultFile(TempFile);
+struct LoadResultFile(Scratch);
 
 impl LoadResultFile {
-    fn new() -> Self {
-        Self(TempFile::new("load", "json"))
+    fn new() -> Result<Self, LabError> {
+        scratch("load").map(Self)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("report.json")
     }
 
     fn path(&self) -> String {
-        self.0.path().display().to_string()
+        self.file().display().to_string()
     }
 
     fn read(&self, load: &str) -> Result<Report, LabError> {
@@ -244,7 +235,7 @@ impl LoadResultFile {
     fn read_as<T: serde::de::DeserializeOwned>(&self, load: &str) -> Result<T, LabError> {
         let failed = |why: String| LabError::Process { what: load.into(), why };
         let text =
-            std::fs::read_to_string(self.0.path()).map_err(|e| failed(format!("left no result: {e}")))?;
+            std::fs::read_to_string(self.file()).map_err(|e| failed(format!("left no result: {e}")))?;
         serde_json::from_str(&text).map_err(|e| failed(format!("left a result that cannot be read: {e}")))
     }
 }

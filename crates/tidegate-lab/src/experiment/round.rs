@@ -299,7 +299,7 @@ fn carried(
     limit: Duration,
 ) -> Result<(Report, f64), LabError> {
     let (bench, pid) = (generator.bench, server.id());
-    let file = LoadResultFile::new();
+    let file = LoadResultFile::new()?;
     let mut args: Vec<String> = vec!["load".into(), "http".into(), server.url().into()];
     args.extend(options.iter().map(ToString::to_string));
     args.extend(generator.options(&["--server-pid", &pid.to_string()]));

@@ -241,7 +241,7 @@ fn clients(
     clients: usize,
     window: Duration,
 ) -> Result<ServiceQuality, LabError> {
-    let file = LoadResultFile::new();
+    let file = LoadResultFile::new()?;
     let mut args: Vec<String> = vec!["load".into(), "http".into(), server.url.clone()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
     option("-c", clients.to_string());
@@ -276,7 +276,7 @@ struct Assault {
 impl Assault {
     /// Begins it; returns when every attacker has come.
     fn begin(bench: &Bench, server: &ServerProcess, settings: &Settings) -> Result<Self, LabError> {
-        let file = LoadResultFile::new();
+        let file = LoadResultFile::new()?;
         let Attackers { silent, trickle, flood, half_open, resets_per_s } = settings.attackers;
         // It takes a second to come, and must not be over before the clients have been measured.
         let duration = settings.attack + Duration::from_secs(3);

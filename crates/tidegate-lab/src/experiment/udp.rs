@@ -175,7 +175,7 @@ fn measure(
         model,
         &["sink", "--path", path.name(), "--threads", "1", "--stats"],
     )?;
-    let file = LoadResultFile::new();
+    let file = LoadResultFile::new()?;
     let mut args: Vec<String> = ["load", "udp", server.url.as_str(), "--one-way"].map(Into::into).into();
     args.extend(["--path".into(), path.to_string(), "--size".into(), bytes.to_string()]);
     args.extend(["-d".into(), settings.window.as_secs_f64().to_string()]);

@@ -52,7 +52,7 @@ impl Windowed<'_> {
     /// Runs it. `within` is called in the middle of a window of fixed length, otherwise at its end.
     pub(super) fn run(self, within: impl FnOnce()) -> Result<(Usage, Report), LabError> {
         let Self { generator, mut server, args, connections, threads, length } = self;
-        let file = LoadResultFile::new();
+        let file = LoadResultFile::new()?;
         let mut args = [vec!["load".to_owned()], args].concat();
         args.extend(["--json".to_owned(), file.path()]);
         args.extend(["--phases".to_owned(), "--tolerate-failures".to_owned()]);

@@ -3,15 +3,14 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tidegate::system;
 
 use super::PAGE_BYTES;
 use super::scenario::{PeerProgram, Placeholders, shell};
-use crate::experiment::MeasuredServer;
-use crate::process::{ProcessGroup, ends_with_the_lab, with_last_lines};
+use crate::experiment::{MeasuredServer, scratch};
+use crate::process::{ProcessGroup, Scratch, ends_with_the_lab, with_last_lines};
 use crate::{Bench, LabError};
 
 /// How long a peer may take until it serves, and to end when it is asked to.
@@ -26,7 +25,7 @@ pub(crate) struct RunningPeer {
     name: String,
     child: Child,
     group: ProcessGroup,
-    dir: PathBuf,
+    dir: Scratch,
     url: String,
 }
 
@@ -41,12 +40,13 @@ impl RunningPeer {
         let failed = |why: String| LabError::Process { what: peer.name.clone(), why };
         let port = free_port().map_err(|e| failed(format!("no free port: {e}")))?;
         let cpu = bench.server_cpus.first().copied().unwrap_or(0);
-        let places = Placeholders { port, cpu, dir: folder(), build, here: peer.here.clone() };
+        let dir = scratch("peer")?;
+        let places = Placeholders { port, cpu, dir: dir.path().into(), build, here: peer.here.clone() };
         furnish(peer, &places).map_err(|e| failed(format!("{}: {e}", places.dir.display())))?;
         let command = if keep_alive { &peer.start } else { peer.start_close.as_ref().unwrap_or(&peer.start) };
         let (child, group) = spawn(bench, &places, command).map_err(|e| failed(format!("{command}: {e}")))?;
         let url = format!("http://127.0.0.1:{port}{}", peer.path);
-        let mut running = Self { name: peer.name.clone(), child, group, dir: places.dir, url };
+        let mut running = Self { name: peer.name.clone(), child, group, dir, url };
         running.wait_until_it_serves(peer, port)?;
         Ok(running)
     }
@@ -84,7 +84,7 @@ impl RunningPeer {
     }
 
     fn log(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.dir.join("log")).unwrap_or_default()).into_owned()
+        String::from_utf8_lossy(&std::fs::read(self.dir.path().join("log")).unwrap_or_default()).into_owned()
     }
 }
 
@@ -117,7 +117,6 @@ impl Drop for RunningPeer {
         // Its workers too, if it left any. It has not been waited for, so the group's id is still its own.
         self.group.end(tidegate_os::process::End::Kill);
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.dir); // what is left is small, and in a folder for such things
     }
 }
 
@@ -131,7 +130,7 @@ fn spawn(bench: &Bench, places: &Placeholders, command: &str) -> std::io::Result
             if !bench.server_cpus.is_empty() {
                 system::pin_to_cpus(&bench.server_cpus)?;
             }
-            ProcessGroup::start(&mut shell, Some(places.dir.clone()))
+            ProcessGroup::start(&mut shell)
         });
         starter.join()
     });
@@ -165,10 +164,4 @@ fn free_port() -> std::io::Result<u16> {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map(|_| port)
     };
     (1..TRIES).find_map(|_| one().ok()).map_or_else(one, Ok)
-}
-
-fn folder() -> PathBuf {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("tidegate-peer-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-    std::env::temp_dir().join(name)
 }
