@@ -11,14 +11,21 @@ use tidegate_lab::memory;
 use tidegate_lab::models::Scarce;
 use tidegate_lab::report::Results;
 
+fn command(args: &[&str], folder: &std::path::Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.arg("bench").args(args).arg("--out").arg(folder);
+    command
+}
+
 fn bench(args: &[&str], folder: &std::path::Path) -> Output {
-    let out = folder.to_str().unwrap();
-    Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .arg("bench")
-        .args(args)
-        .args(["--out", out])
-        .output()
-        .unwrap()
+    command(args, folder).output().unwrap()
+}
+
+/// The control groups that a lab has now, one a line.
+fn groups_of(lab: u32) -> String {
+    let name = format!("tidegate-{lab}");
+    let found = Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-name", &name]).output().unwrap();
+    String::from_utf8(found.stdout).unwrap()
 }
 
 /// A bench that may have so many descriptors. The hard limit too, or it would raise the soft one again.
@@ -158,13 +165,12 @@ fn where_no_model_can_reuse_sockets_the_reason_is_the_result() {
     }
 }
 
-#[test]
-fn each_rate_has_its_demand() {
-    let folder = tempfile::tempdir().unwrap();
+/// A bench of demand in this directory: rows that were not kept, and the output.
+fn demand_not_kept(folder: &std::path::Path) -> (Vec<(String, u64)>, Output) {
     let rest = ["--connections", "4", "--rates", "100,300", "--seconds", "1", "--repeats", "2"];
-    let output = bench(&[&["demand", "--models", "epoll,poll"], &rest[..]].concat(), folder.path());
+    let output = bench(&[&["demand", "--models", "epoll,poll"], &rest[..]].concat(), folder);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let table = results(folder.path()).demand.unwrap();
+    let table = results(folder).demand.unwrap();
     let named: Vec<_> = table.rows.iter().map(|row| (row.model.as_str(), row.rate)).collect();
     assert_eq!(named, [("poll", 100), ("poll", 300), ("epoll", 100), ("epoll", 300)]);
     for row in &table.rows {
@@ -173,6 +179,24 @@ fn each_rate_has_its_demand() {
         // The schedule is exact, whatever the machine does: what was due was asked for.
         assert!(rounds.iter().all(|&answered| answered <= 1.1 * row.rate as f64), "{row:?}");
     }
+    let missed = table.rows.into_iter().filter(|row| !row.is_kept());
+    (missed.map(|row| (row.model, row.rate)).collect(), output)
+}
+
+#[test]
+fn each_rate_has_its_demand() {
+    /// A machine that is too busy for a rate in one try is hardly so in all.
+    const TRIES: usize = 5;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut missed, output) = demand_not_kept(folder.path());
+    for _ in 1..TRIES {
+        if missed.is_empty() {
+            break;
+        }
+        let (again, _) = demand_not_kept(folder.path());
+        missed.retain(|row| again.contains(row));
+    }
+    assert!(missed.is_empty(), "in {TRIES} tries never kept: {missed:?}");
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.contains("Service demand at fixed rates") && shown.contains("300/s"), "{shown}");
     assert_eq!(std::fs::read_to_string(folder.path().join("demand.csv")).unwrap().lines().count(), 5);
@@ -292,7 +316,10 @@ fn the_answer_comes_first() {
     let folder = tempfile::tempdir().unwrap();
     let options =
         ["--models", "epoll,blocking", "--connections", "8,16", "--requests", "400", "--repeats", "4"];
-    let output = bench(&options, folder.path());
+    let bench =
+        command(&options, folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let lab = bench.id();
+    let output = bench.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let found = results(folder.path());
     let table = found.concurrency.as_ref().unwrap();
@@ -322,17 +349,10 @@ fn the_answer_comes_first() {
     for file in ["answer.svg", "responses.svg", "cpu.svg", "concurrency.csv"] {
         assert!(folder.path().join(file).exists(), "{file}");
     }
-    let groups = std::fs::read_dir("/sys/fs/cgroup/cpu").into_iter().flatten().flatten();
-    let left: Vec<_> =
-        groups.filter(|entry| entry.file_name().to_string_lossy().contains("tidegate-")).collect();
-    let of_dead = |entry: &std::fs::DirEntry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        name.rsplit('-')
-            .next()
-            .and_then(|pid| pid.parse().ok())
-            .is_some_and(|pid| !tidegate_os::process::is_there(pid))
-    };
-    assert!(!left.iter().any(of_dead), "{left:?}");
+    if !table.throttle.contains("control group") {
+        eprintln!("left out: the end of its control group: servers were limited by {}", table.throttle);
+    }
+    assert_eq!(groups_of(lab), "", "servers were limited by {}", table.throttle);
 }
 
 #[test]
@@ -499,12 +519,6 @@ fn an_interrupted_bench_takes_its_files_along() {
 
 #[test]
 fn an_interrupted_or_killed_bench_leaves_no_control_group() {
-    let groups_of = |lab: u32| {
-        let name = format!("tidegate-{lab}");
-        let found =
-            Command::new("find").args(["/sys/fs/cgroup", "-type", "d", "-name", &name]).output().unwrap();
-        String::from_utf8(found.stdout).unwrap()
-    };
     let folder = tempfile::tempdir().unwrap();
     // Begins with its group, where it can have one, and goes on with a server.
     let start = || {
@@ -534,6 +548,9 @@ fn an_interrupted_or_killed_bench_leaves_no_control_group() {
     };
     let mut killed = start();
     let had = groups_of(killed.id());
+    if had.is_empty() {
+        eprintln!("left out: the ends of control groups: this user can make none below /sys/fs/cgroup");
+    }
     killed.kill().unwrap();
     killed.wait().unwrap();
     // The next one removes what that one could not.
