@@ -353,8 +353,8 @@ fn measure(
             if setup.transport == TransportKind::Unix {
                 // A separate name for each window: rings let go of a socket some time after their process has ended.
                 static NEXT: AtomicU32 = AtomicU32::new(0);
-                let window = NEXT.fetch_add(1, Relaxed);
-                let at = format!("unix:@tidegate-latency-{}-{window}", std::process::id());
+                let number = NEXT.fetch_add(1, Relaxed);
+                let at = format!("unix:@tidegate-latency-{}-{number}", std::process::id());
                 let mut serve =
                     ["serve", "echo", "--listen", &at, "--model", model.name()].map(String::from).to_vec();
                 serve.extend(extra.iter().map(ToString::to_string));
