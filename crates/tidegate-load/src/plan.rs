@@ -14,6 +14,12 @@ pub use crate::target::{Security, Target};
 /// Connections of one block; they are opened together and share a rate, as in the book.
 pub const BLOCK: usize = 1_000;
 
+/// The most connections of a load: as many as 256 source addresses have ports. Each takes memory before it is opened.
+pub const MOST_CONNECTIONS: usize = 1 << 24;
+
+/// The most I/O threads of a load.
+pub const MOST_THREADS: usize = 1_024;
+
 /// The protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -163,6 +169,15 @@ impl Plan {
         if self.connections == 0 {
             return wrong("there must be at least one connection: raise -c");
         }
+        if self.connections > MOST_CONNECTIONS {
+            return Err(LoadError::Plan(format!(
+                "-c {} is more than {MOST_CONNECTIONS}, the ports of 256 source addresses: lower it",
+                self.connections
+            )));
+        }
+        if self.threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
+            return Err(LoadError::Plan(format!("--threads must be from 1 to {MOST_THREADS}")));
+        }
         match self.amount {
             Amount::Requests(0) => return wrong("-n must be at least 1"),
             Amount::Time(time) if time.is_zero() => return wrong("-d must be longer than 0"),
@@ -298,6 +313,21 @@ pub(crate) mod tests {
             server_pid: None,
             tls: None,
             part: None,
+        }
+    }
+
+    #[test]
+    fn connections_and_threads_are_bounded_before_they_take_memory() {
+        let with = |connections, threads| Plan { connections, threads, ..plan() }.check();
+        assert!(with(MOST_CONNECTIONS, Some(MOST_THREADS)).is_ok());
+        for (connections, threads, part) in [
+            (MOST_CONNECTIONS + 1, None, "-c 16777217 is more than 16777216"),
+            (usize::MAX, None, "lower it"),
+            (1, Some(0), "--threads must be from 1 to 1024"),
+            (MOST_CONNECTIONS, Some(MOST_THREADS + 1), "--threads must be from 1 to 1024"),
+        ] {
+            let why = with(connections, threads).unwrap_err().to_string();
+            assert!(why.contains(part), "{why}");
         }
     }
 

@@ -57,7 +57,7 @@ pub struct LoadCommon {
     /// Target: http://HOST:PORT/PATH, tcp://HOST:PORT or HOST:PORT; https:// and tls:// for TLS; unix:SOCKET or
     /// unix:SOCKET:/PATH instead of HOST:PORT/PATH for a Unix socket.
     target: String,
-    /// Concurrent connections, opened in blocks of 1,000.
+    /// Concurrent connections, opened in blocks of 1,000; at most 16,777,216.
     #[arg(short, long, value_name = "COUNT", default_value = "100", value_parser = count::<usize>)]
     connections: usize,
     /// Stop after this many requests.
@@ -84,7 +84,7 @@ pub struct LoadCommon {
     /// The I/O model of the generator, or auto.
     #[arg(long, default_value = "auto", value_parser = models())]
     model: String,
-    /// I/O threads [default: one for each available processor].
+    /// I/O threads, at most 1,024 [default: one for each available processor].
     #[arg(short, long, value_name = "COUNT", value_parser = count::<usize>)]
     threads: Option<usize>,
     /// Run on these processors only, for example 1 or 0,1.
@@ -310,9 +310,6 @@ impl LoadCommon {
             tls,
             part: None,
         };
-        if self.threads == Some(0) {
-            return Err(usage(anyhow!("--threads must be at least 1")));
-        }
         plan.check().map_err(|e: LoadError| usage(e))?;
         Ok(plan)
     }

@@ -110,7 +110,7 @@ impl ChatPlan {
             );
         }
         let (limit, reserve) = (system::descriptor_limit().0, 64);
-        if limit < (self.members + reserve) as u64 {
+        if limit < (self.members as u64).saturating_add(reserve as u64) {
             return Err(LoadError::Descriptors { connections: self.members, reserve, limit });
         }
         Ok(())

@@ -197,7 +197,7 @@ fn bad_input_is_one_line_and_exit_code_2() {
         (&["http", "ftp://127.0.0.1/"][..], "must be http, https"),
         (&["http", "nowhere"], "HOST:PORT"),
         (&["echo", "127.0.0.1:9", "-c", "0"], "at least one connection"),
-        (&["echo", "127.0.0.1:9", "-c", "100000000", "--model", "epoll"], "ulimit -n"),
+        (&["echo", "127.0.0.1:9", "-c", "16000000", "--model", "epoll"], "ulimit -n"),
         (&["echo", "127.0.0.1:9", "--model", "iocp"], "unavailable"),
         (&["echo", "127.0.0.1:9", "--model", "kqueue"], "possible values: blocking, pool"),
         (&["echo", "127.0.0.1:9", "--no-keepalive"], "unexpected argument"),
@@ -220,6 +220,13 @@ fn bad_input_is_one_line_and_exit_code_2() {
         (&["http", "127.0.0.1:9", "-d", "99999999999"], "at most a year"),
         (&["http", "127.0.0.1:9", "-d", "10x"], "not a time; write 10s"),
         (&["http", "127.0.0.1:9", "-c", "10x"], "not a whole number; write 500, 10k"),
+        // On every model: that of the best one takes no descriptors for connections.
+        (&["http", "127.0.0.1:9", "-c", "1000000M"], "-c 1000000000000 is more than 16777216"),
+        (&["http", "127.0.0.1:9", "-c", "10000M", "--no-keepalive"], "-c 10000000000 is more than"),
+        (&["echo", "127.0.0.1:9", "-c", "18446744073709551615"], "-c 18446744073709551615 is more than"),
+        (&["http", "127.0.0.1:9", "-c", "18446744073709551615", "--model", "epoll"], "lower it"),
+        (&["chat", "127.0.0.1:9", "-c", "18446744073709551615"], "raise it with ulimit -n"),
+        (&["http", "127.0.0.1:9", "-c", "10M", "--threads", "10M"], "--threads must be from 1 to 1024"),
         (&["http", "127.0.0.1:9", "--rate", "fast"], "not a number; write 500"),
         (&["http", "127.0.0.1:9", "--json", "/no/such/folder/x.json"], "cannot write"),
     ] {
