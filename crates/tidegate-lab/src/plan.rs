@@ -311,6 +311,10 @@ impl Experiment for udp::Settings {
         self.window + START * 2
     }
 
+    fn facts(&self) -> Facts {
+        Self::facts(self)
+    }
+
     fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {
         results.udp = Some(udp::run(bench, self, progress));
     }
@@ -342,6 +346,10 @@ impl Experiment for latency::Settings {
 
     fn step_time(&self) -> Duration {
         self.window + START
+    }
+
+    fn facts(&self) -> Facts {
+        Self::facts(self)
     }
 
     fn run(&self, bench: &Bench, results: &mut Results, progress: &mut dyn FnMut(&str)) {

@@ -597,4 +597,7 @@ fn round_trips_are_measured_over_every_transport() {
     assert!(table.sizes.iter().any(|row| row.message_bytes == 1 << 20));
     assert!(folder.path().join("round-trip.svg").exists() && folder.path().join("throughput.svg").exists());
     assert!(folder.path().join("latency.csv").exists());
+    let run = tidegate_lab::run::Run::load(folder.path()).unwrap();
+    assert!(run.rows.len() > table.rows.len(), "and some of the chart: {:?}", run.rows);
+    assert_eq!(run.circumstances.settings["latency: length of a window"], "1 s");
 }

@@ -16,6 +16,7 @@ use super::round::Length;
 use super::sockmap::SockmapGroup;
 use super::{LeftOut, LoadResultFile, ServerProcess, TIMEOUT, contestants, interleave};
 use crate::process::{Process, cpus, shown};
+use crate::run::Facts;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 
@@ -98,6 +99,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The settings that a saved run records, because they change the figures.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        [("latency: length of a window".to_owned(), format!("{} s", self.window.as_secs_f64()))].into()
+    }
+
     /// Windows that will be measured.
     #[must_use]
     pub fn windows(&self) -> usize {

@@ -14,6 +14,7 @@ use tidegate_load::verdict::Verdict;
 use super::round::assessed;
 use super::{LeftOut, LoadResultFile, ServerProcess, TIMEOUT, interleave, separated, why_not};
 use crate::process::{Process, cpus, shown};
+use crate::run::Facts;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
 
@@ -35,6 +36,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The settings that a saved run records, because they change the figures.
+    #[must_use]
+    pub fn facts(&self) -> Facts {
+        [("udp: length of a run".to_owned(), format!("{} s", self.window.as_secs_f64()))].into()
+    }
+
     /// The paths of a model.
     fn paths(model: Model) -> impl Iterator<Item = DatagramPath> {
         // A ring batches by nature, so there is no such path on it.

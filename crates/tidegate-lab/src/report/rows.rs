@@ -5,7 +5,7 @@ use crate::experiment::peers::PAGE_BYTES;
 use crate::experiment::peers::scenario::BASELINE;
 use crate::experiment::round::Figures;
 use crate::experiment::{
-    concurrency, connections, demand, files, memory, models, peers, reuse, survival, udp,
+    concurrency, connections, demand, files, latency, memory, models, peers, reuse, survival, udp,
 };
 use crate::run::{Better, Measure, Row};
 
@@ -24,6 +24,7 @@ pub(super) fn of(results: &Results) -> Vec<Row> {
     rows.extend(results.survival.iter().flat_map(|t| &t.rows).map(survival_row));
     rows.extend(results.udp.iter().flat_map(|t| &t.rows).map(datagrams));
     rows.extend(results.peers.iter().flat_map(|t| &t.rows).map(peer));
+    rows.extend(results.latency.iter().flat_map(round_trips));
     rows
 }
 
@@ -126,6 +127,32 @@ fn datagrams(r: &udp::Row) -> Row {
     }
 }
 
+/// The lines of the table, and those of the chart that are not among them.
+fn round_trips(table: &latency::ResultTable) -> impl Iterator<Item = Row> {
+    let of = |r: &latency::Row| (r.setup.clone(), r.message_bytes);
+    let is_new = move |r: &&latency::Row| table.rows.iter().all(|row| of(row) != of(r));
+    table.rows.iter().chain(table.sizes.iter().filter(is_new)).map(round_trip)
+}
+
+fn round_trip(r: &latency::Row) -> Row {
+    let spreads = [
+        ("mean_us", Better::Lower, &r.mean_us),
+        ("p50_us", Better::Lower, &r.p50_us),
+        ("p99_us", Better::Lower, &r.p99_us),
+        ("p99_9_us", Better::Lower, &r.p99_9_us),
+        ("jitter_us", Better::Lower, &r.jitter_us),
+        ("jitter_below_us", Better::Lower, &r.jitter_below_us),
+        ("per_s", Better::Higher, &r.per_s),
+        ("bytes_per_s", Better::Higher, &r.bytes_per_s),
+    ];
+    Row {
+        experiment: "latency".into(),
+        name: format!("{}, {} bytes", r.setup.name(), r.message_bytes),
+        measures: spreads.map(|(name, better, s)| measure(name, better, s.rounds.clone())).into(),
+        verdicts: Vec::new(),
+    }
+}
+
 fn survival_row(r: &survival::Row) -> Row {
     let measures = vec![
         measure("kept_ratio", Better::Higher, vec![r.ratio()]),
@@ -143,4 +170,51 @@ fn peer(r: &peers::Row) -> Row {
         row.measures.insert(0, measure("times_baseline", Better::Lower, times.rounds.clone()));
     }
     row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Bench;
+    use crate::experiment::latency::{LatencySetup, MESSAGE, TransportKind, WaitStrategy};
+    use crate::spread::Spread;
+
+    #[test]
+    fn each_round_trip_is_a_row_once() {
+        let row = |waiting, message_bytes| {
+            let of = || Spread::of([5.0, 6.0]).unwrap();
+            latency::Row {
+                setup: LatencySetup { model: Some("epoll".into()), transport: TransportKind::Tcp, waiting },
+                message_bytes,
+                mean_us: of(),
+                per_s: of(),
+                bytes_per_s: of(),
+                p50_us: of(),
+                p99_us: of(),
+                p99_9_us: of(),
+                jitter_us: of(),
+                jitter_below_us: of(),
+            }
+        };
+        let mut results = Results::new(&Bench::new("tidegate".into(), &[0, 1]));
+        results.latency = Some(latency::ResultTable {
+            rows: [WaitStrategy::Block, WaitStrategy::Spin].map(|waiting| row(waiting, MESSAGE)).into(),
+            sizes: [MESSAGE, 4_096].map(|bytes| row(WaitStrategy::Spin, bytes)).into(),
+            ..latency::ResultTable::default()
+        });
+        let rows = of(&results);
+        let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "epoll, TCP, block, 64 bytes",
+                "epoll, TCP, spin, 64 bytes",
+                "epoll, TCP, spin, 4096 bytes"
+            ]
+        );
+        for row in &rows {
+            assert_eq!((row.experiment.as_str(), row.measures[0].name.as_str()), ("latency", "mean_us"));
+            assert!(row.measures.iter().all(|measure| measure.rounds == [5.0, 6.0]), "{row:?}");
+        }
+    }
 }
