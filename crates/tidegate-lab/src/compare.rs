@@ -4,6 +4,8 @@
 //! one of twenty unchanged ones would be reported at 95%; so each row is judged at 1 − 5% / rows (C. E. Bonferroni,
 //! 1936), which makes it 95% for the table.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::{self, Interval, LEAST_ROUNDS};
@@ -175,9 +177,10 @@ fn warnings(a: &Run, b: &Run) -> Vec<String> {
     differ("profile of the build", a.build.profile.clone(), b.build.profile.clone());
     let pinning = |apart| if apart { "a processor each" } else { "one for both" };
     differ("processors of server and load", pinning(a.pinned_apart).into(), pinning(b.pinned_apart).into());
-    for (name, value) in &a.settings {
-        if let Some(other) = b.settings.get(name) {
-            differ(name, value.clone(), other.clone());
+    let names: BTreeSet<&String> = a.settings.keys().chain(b.settings.keys()).collect();
+    for name in names {
+        if let Some((a, b)) = a.setting(name).zip(b.setting(name)) {
+            differ(name, a, b);
         }
     }
     found
@@ -247,5 +250,30 @@ mod tests {
         assert_eq!(comparison.only_a, ["concurrency: x"]);
         assert_eq!(comparison.only_b, ["concurrency: y"]);
         assert!(compare(&a, &a, &CompareOptions::default()).warnings.is_empty());
+    }
+
+    #[test]
+    fn a_setting_that_only_one_run_records_is_the_usual_one_in_the_other() {
+        let with = |settings: &[(&str, &str)]| {
+            let mut run = run("x", &A);
+            let settings = settings.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            run.circumstances.settings = settings.collect();
+            run
+        };
+        let warnings = |a: &Run, b: &Run| compare(a, b, &CompareOptions::default()).warnings;
+        let plain = with(&[("concurrency, kept: length of a round", "2 s")]);
+        let app = with(&[
+            ("concurrency, kept: length of a round", "2 s"),
+            ("concurrency, kept: program", "./mine"),
+        ]);
+        let program = "concurrency, kept: program differs: ./mine and tidegate serve http";
+        assert_eq!(warnings(&app, &plain), [program]);
+        let by_agents = with(&[("models: 9 connections, unlimited", "5 s"), ("models: agents", "2")]);
+        let models = with(&[("models: 7 connections, unlimited", "5 s")]);
+        assert_eq!(warnings(&models, &by_agents), ["models: agents differs: none and 2"]);
+        // Neither an experiment that only one run has, nor a setting that an older one did not record.
+        assert_eq!(warnings(&app, &by_agents), [""; 0]);
+        let newer = with(&[("concurrency, kept: length of a round", "2 s"), ("concurrency, kept: new", "1")]);
+        assert_eq!(warnings(&plain, &newer), [""; 0]);
     }
 }

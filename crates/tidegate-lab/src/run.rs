@@ -17,6 +17,15 @@ use crate::save::ResultFile;
 /// Settings as text, by name: those that change the figures of a run.
 pub type Facts = BTreeMap<String, String>;
 
+/// The usual value of a setting that runs record only if it is another.
+fn usual(setting: &str) -> Option<String> {
+    match setting {
+        "agents" => Some("none".into()),
+        "program" => Some("tidegate serve http".into()),
+        _ => None,
+    }
+}
+
 /// The value of `kind`, which distinguishes runs from other JSON files.
 const KIND: &str = "tidegate run";
 
@@ -79,6 +88,16 @@ pub struct Circumstances {
 }
 
 impl Circumstances {
+    /// The value of a setting, named `EXPERIMENT: SETTING`; the usual one if the experiment was run without recording
+    /// it.
+    #[must_use]
+    pub fn setting(&self, name: &str) -> Option<String> {
+        let of = |name: &str| name.split_once(": ").map(|(experiment, _)| experiment.to_owned());
+        let was_run = || self.settings.keys().any(|key| of(key) == of(name));
+        let usual = || name.split_once(": ").and_then(|(_, setting)| usual(setting)).filter(|_| was_run());
+        self.settings.get(name).cloned().or_else(usual)
+    }
+
     /// Here and now.
     #[must_use]
     pub fn here(bench: &crate::Bench) -> Self {

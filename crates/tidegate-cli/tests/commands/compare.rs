@@ -124,6 +124,7 @@ fn other_circumstances_are_warned_of() {
     let b = edited(&a, &folder.path().join("b"), |run| {
         run["machine"]["system"] = "Linux 2.4".into();
         run["settings"]["concurrency, a connection for each request: length of a round"] = "7".into();
+        run["settings"]["concurrency, a connection for each request: program"] = "./mine".into();
         run["rows"].as_array_mut().unwrap().remove(0);
     });
     let comparison = json(&compare(&a, &b, &["--json", "-"]));
@@ -132,6 +133,7 @@ fn other_circumstances_are_warned_of() {
         warnings.contains("kernel differs") && warnings.contains("length of a round differs"),
         "{warnings}"
     );
+    assert!(warnings.contains("program differs: tidegate serve http and ./mine"), "{warnings}");
     assert_eq!(comparison["only_a"].as_array().unwrap().len(), 1);
     let shown = String::from_utf8(compare(&a, &b, &[]).stdout).unwrap();
     assert!(shown.contains("warning: kernel differs") && shown.contains("only A has"), "{shown}");

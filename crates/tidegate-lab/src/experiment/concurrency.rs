@@ -54,15 +54,14 @@ impl Settings {
     }
 
     /// The settings that a saved run records, because they change the figures: of rows with kept connections apart from
-    /// those of the others, because a run may have both.
+    /// those of the others, because a run may have both. Names of rows have the size of the page.
     #[must_use]
     pub fn facts(&self) -> Facts {
         let facts = [("length of a round", self.length.to_string())];
         let agents = self.agents.as_ref().map(|agents| ("agents", agents.count.to_string()));
         let program = self.program.as_ref().map(|program| ("program", program.to_string()));
-        let page = (self.page_bytes != PAGE_BYTES).then(|| ("page", format!("{} bytes", self.page_bytes)));
         let kept = if self.keep_alive { "connections kept" } else { "a connection for each request" };
-        let facts = facts.into_iter().chain(agents).chain(program).chain(page);
+        let facts = facts.into_iter().chain(agents).chain(program);
         facts.map(|(name, value)| (format!("concurrency, {kept}: {name}"), value)).collect()
     }
 

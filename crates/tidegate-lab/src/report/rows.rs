@@ -206,11 +206,7 @@ mod tests {
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(
             names,
-            [
-                "epoll, TCP, block, 64 bytes",
-                "epoll, TCP, spin, 64 bytes",
-                "epoll, TCP, spin, 4096 bytes"
-            ]
+            ["epoll, TCP, block, 64 bytes", "epoll, TCP, spin, 64 bytes", "epoll, TCP, spin, 4096 bytes"]
         );
         for row in &rows {
             assert_eq!((row.experiment.as_str(), row.measures[0].name.as_str()), ("latency", "mean_us"));
