@@ -26,6 +26,8 @@ pub enum Significance {
     NoSignificantDifference,
     /// Too few rounds to decide.
     TooFewRounds,
+    /// A round of A is not above 0, so B is no multiple of it.
+    NoRatio,
 }
 
 /// A row of both runs.
@@ -47,7 +49,7 @@ pub struct Judged {
     pub rounds: [usize; 2],
     /// B / A.
     pub ratio: f64,
-    /// Interval of the ratio; none with too few rounds.
+    /// Interval of the ratio; none with too few rounds, or where there is no ratio.
     pub interval: Option<Interval>,
     /// The judgement.
     pub verdict: Significance,
@@ -69,6 +71,7 @@ impl Judged {
             Significance::TooFewRounds => {
                 format!("not judged: {change}, needs {LEAST_ROUNDS} rounds on each side")
             }
+            Significance::NoRatio => "not judged: a round of A is not above 0".into(),
             Significance::Better => format!("{} by {change}{range}", self.word(["faster", "less"])),
             Significance::Worse => format!("{} by {change}{range}", self.word(["slower", "more"])),
         }
@@ -138,7 +141,8 @@ pub(crate) fn judge((row, a, b): RowPair<'_>, confidence: f64, margin: f64) -> J
     let (a_median, b_median) = (median(a), median(b));
     let interval = bootstrap::of_ratio(&a.rounds, &b.rounds, confidence);
     let verdict = match (interval, a.better) {
-        (None, _) => Significance::TooFewRounds,
+        (None, _) if a.rounds.len().min(b.rounds.len()) < LEAST_ROUNDS => Significance::TooFewRounds,
+        (None, _) => Significance::NoRatio,
         (Some(i), Better::Lower) if i.low > 1.0 + margin => Significance::Worse,
         (Some(i), Better::Higher) if i.low > 1.0 + margin => Significance::Better,
         (Some(i), Better::Lower) if i.high < 1.0 - margin => Significance::Better,
@@ -208,6 +212,11 @@ mod tests {
         assert!(words.starts_with("slower by +5.0% [+"), "{words}");
         assert_eq!(verdict(&A, &A.map(|v| v * 0.9), &all).0, Significance::Better);
         assert_eq!(verdict(&A, &A[..3], &all).0, Significance::TooFewRounds);
+        let (none, words) = verdict(&A.map(|v| v - 1.0), &A, &all);
+        assert_eq!(
+            (none, words.as_str()),
+            (Significance::NoRatio, "not judged: a round of A is not above 0")
+        );
         let coarse = CompareOptions { margin: 0.05, ..all };
         assert_eq!(verdict(&A, &A.map(|v| v * 1.05), &coarse).0, Significance::NoSignificantDifference);
     }

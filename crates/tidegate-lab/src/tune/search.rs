@@ -270,7 +270,7 @@ impl<'a, L: Laboratory, F: FnMut(&SearchStage)> Descent<'a, L, F> {
         let (mut stage, measured) = self.measured(name, candidates);
         let Ranking { rows, by, why } = judged_by(self.settings.goal, &stage.rows);
         stage.against_first = against_first(&rows, by);
-        stage.is_judged = stage.against_first.iter().any(|j| j.verdict != Significance::TooFewRounds);
+        stage.is_judged = stage.against_first.iter().any(|j| j.interval.is_some());
         stage.chosen = choose(&rows, by);
         stage.decision = match stage.chosen {
             None => format!("{name} stays as it is: nothing could be measured"),
