@@ -1,5 +1,6 @@
 //! `tidegate bench`.
 
+mod options;
 mod settings;
 
 use std::io::IsTerminal;
@@ -37,10 +38,10 @@ pub struct Args {
     /// Measure only these models.
     #[arg(long, value_name = "MODELS", value_delimiter = ',', value_parser = each_model())]
     models: Vec<Model>,
-    /// models: connections of each row, instead of 7,000, 12,000 and 50,000. concurrency, peers: the points. demand:
-    /// those that carry the load, instead of 100. connections: the rows of each model, instead of 10,000 and 50,000.
-    /// memory: those that carry the load, instead of 1,000. files: clients, instead of 10,000. survival: well-behaved
-    /// clients, instead of 50.
+    /// models: connections of each row, instead of 7,000, 12,000 and 50,000. concurrency, app, peers: the points.
+    /// connections: the rows of each model, instead of 10,000 and 50,000. One number only (of several, all gives them
+    /// the first): reuse, demand: those that carry the load, instead of 100. memory: the same, instead of 1,000. files:
+    /// clients, instead of 10,000. survival: well-behaved clients, instead of 50.
     #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = at_least_one::<u32>)]
     connections: Vec<u32>,
     /// demand: requests per second of each row, instead of 1,000, 10,000 and 50,000. files: the same, instead of 5,000;
@@ -50,15 +51,15 @@ pub struct Args {
     /// demand: I/O threads of the server, each number compared with the smallest [default: one per processor].
     #[arg(long, value_name = "COUNT", value_delimiter = ',', value_parser = count_in::<u16>(1..=1024))]
     threads: Vec<u16>,
-    /// models: time of each row. demand, memory: of each round. connections: of each probe, and so the idle time.
-    /// survival: of the attack. udp: of each run. latency: of each window. At most 1h.
+    /// models: time of each row. concurrency, app, reuse, demand, memory: of each round. connections: of each probe,
+    /// and so the idle time. survival: of the attack. udp: of each run. latency: of each window. At most 1h.
     #[arg(long, value_name = "TIME", value_parser = window)]
     seconds: Option<Duration>,
-    /// concurrency, peers: requests of each round.
+    /// concurrency, app, reuse, peers: requests of each round, instead of a time.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one::<u64>)]
     requests: Option<u64>,
-    /// models, concurrency, demand, memory, files, udp, peers: rounds of each row; tidegate compare needs 4 or more.
-    /// latency: windows of each line.
+    /// models, concurrency, app, reuse, demand, memory, files, udp, peers: rounds of each row; tidegate compare needs 4
+    /// or more. latency: windows of each line.
     #[arg(long, value_name = "COUNT", value_parser = count_in::<u32>(1..=999))]
     repeats: Option<u32>,
     /// concurrency: size of the page; models: of a message of unlimited clients. Several are measured one after the
@@ -315,12 +316,20 @@ fn answer(results: &Results, tables: usize, prose: fn(&str) -> String) -> String
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args as _, FromArgMatches};
     use tidegate_lab::concurrency::{Point, ResultTable};
     use tidegate_lab::experiment::round::Figures;
     use tidegate_lab::spread::Spread;
     use tidegate_load::verdict::{Evidence, LimitedBy, Verdict, Warning};
 
     use super::*;
+
+    /// What these words are.
+    pub(super) fn args(words: &[&str]) -> Args {
+        let command = Args::augment_args(clap::Command::new("bench"));
+        let matches = command.try_get_matches_from(["bench"].iter().chain(words)).unwrap();
+        Args::from_arg_matches(&matches).unwrap()
+    }
 
     /// A point with an interval, whose last round had another limit.
     fn point(model: &str, concurrency: usize, cost: f64) -> Point {

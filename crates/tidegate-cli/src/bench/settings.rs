@@ -39,14 +39,8 @@ impl Args {
             All, App, Concurrency, Connections, Demand, Files, Latency, Memory, Models, Peers, Reuse,
             Survival, Udp,
         };
-        self.refuse_what_does_not_belong()?;
+        self.refuse_what_has_no_effect()?;
         let agents = self.agents.settings(self.experiment)?;
-        let all = [Models, Concurrency, Reuse, Demand, Connections, Memory, Files, Survival, Udp, Latency];
-        let wanted = match self.experiment {
-            None => vec![Concurrency, Connections],
-            Some(All) => all.to_vec(),
-            Some(one) => vec![one],
-        };
         let settings = |experiment| -> Result<Box<dyn plan::Experiment>, Failure> {
             Ok(match experiment {
                 All | Concurrency | App => Box::new(self.concurrency_settings(agents.clone())?),
@@ -66,7 +60,7 @@ impl Args {
         if self.experiment == Some(All) && !self.keepalive {
             plan.push(Box::new(plan::ConcurrencySummary(self.answer_settings(agents.clone())?)) as Box<_>);
         }
-        for experiment in wanted {
+        for experiment in self.experiments() {
             plan.push(settings(experiment)?);
             if experiment == Concurrency {
                 for page in self.other_pages(agents.clone())? {
@@ -75,33 +69,6 @@ impl Args {
             }
         }
         Ok(plan)
-    }
-
-    fn refuse_what_does_not_belong(&self) -> Result<(), Failure> {
-        let is = |experiment| self.experiment == Some(experiment);
-        let alien = match () {
-            () if !is(ExperimentName::Peers) && (self.peers.is_some() || !self.only.is_empty()) => {
-                Some("--peers and --only are options of `bench peers`")
-            }
-            () if !is(ExperimentName::App) && !self.command.is_empty() => {
-                Some("a command after `--` belongs to `bench app`")
-            }
-            () if !is(ExperimentName::Demand) && !is(ExperimentName::Files) && !self.rates.is_empty() => {
-                Some("--rates belongs to `bench demand` and `bench files`")
-            }
-            () if !is(ExperimentName::Demand) && !self.threads.is_empty() => {
-                Some("--threads belongs to `bench demand`")
-            }
-            () if !is(ExperimentName::Concurrency)
-                && !is(ExperimentName::Models)
-                && !self.page.is_empty() =>
-            {
-                Some("--page belongs to `bench concurrency` and `bench models`; `bench all` has 1 and 4 KiB")
-            }
-            () if !is(ExperimentName::App) && self.path.is_some() => Some("--path belongs to `bench app`"),
-            () => None,
-        };
-        alien.map_or(Ok(()), |why| Err(Failure::Usage(anyhow!(why))))
     }
 
     /// The models asked for, or all.
@@ -159,12 +126,23 @@ impl Args {
         self.repeats.map_or(default, |n| n as usize)
     }
 
+    /// Of a round: what `--requests` or `--seconds` say, or the default.
+    fn length(&self, default: Duration) -> Length {
+        let time = Length::Time(self.seconds.unwrap_or(default));
+        self.requests.map_or(time, Length::Requests)
+    }
+
     /// What `--connections` says, or the default.
     fn sizes(&self, default: &[usize]) -> Vec<usize> {
         match self.connections.as_slice() {
             [] => default.to_vec(),
             given => given.iter().map(|&n| n as usize).collect(),
         }
+    }
+
+    /// The first of `--connections`, or the default: for rows that all have the same number.
+    fn size(&self, default: usize) -> usize {
+        self.connections.first().map_or(default, |&n| n as usize)
     }
 
     fn connections_settings(&self, agents: Option<Agents>) -> connections::Settings {
@@ -187,7 +165,7 @@ impl Args {
         demand::Settings {
             models: self.wanted(),
             rates: if self.rates.is_empty() { rates.to_vec() } else { self.rates.clone() },
-            connections: self.sizes(&[100]).first().copied().unwrap_or(100),
+            connections: self.size(100),
             window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 2 })),
             repeats: self.rounds(1, 4),
             threads: self
@@ -205,7 +183,7 @@ impl Args {
         let quick = self.is_quick();
         memory::Settings {
             models: self.some_wanted(),
-            connections: self.sizes(&[1_000]).first().copied().unwrap_or(1_000),
+            connections: self.size(1_000),
             quick,
             window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 2 })),
             repeats: self.rounds(1, 4),
@@ -218,7 +196,7 @@ impl Args {
         let rates = rates.iter().map(|&rate| files::ArrivalRate::Rate(rate));
         files::Settings {
             models: self.wanted(),
-            clients: self.sizes(&[clients]).first().copied().unwrap_or(clients),
+            clients: self.size(clients),
             arrivals: rates.chain([files::ArrivalRate::AtOnce]).collect(),
             repeats: self.rounds(1, 4),
             folder: self.out.clone(),
@@ -231,7 +209,7 @@ impl Args {
         let attack = self.seconds.unwrap_or(seconds(if quick { 8 } else { 30 }));
         survival::Settings {
             models: self.wanted(),
-            clients: self.sizes(&[50]).first().copied().unwrap_or(50),
+            clients: self.size(50),
             undisturbed: seconds(if quick { 3 } else { 8 }).min(attack),
             attack,
             attackers: survival::Attackers::default(),
@@ -244,7 +222,7 @@ impl Args {
             models: self.wanted(),
             sizes: vec![64, 1_400],
             window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 3 })),
-            repeats: self.repeats.map_or(if quick { 1 } else { 4 }, |n| n as usize),
+            repeats: self.rounds(1, 4),
         }
     }
 
@@ -277,7 +255,7 @@ impl Args {
         latency::Settings {
             models: self.wanted(),
             window: self.seconds.unwrap_or(Duration::from_secs(if quick { 1 } else { 3 })),
-            repeats: self.repeats.map_or(if quick { 1 } else { 5 }, |n| n as usize),
+            repeats: self.rounds(1, 5),
             sizes: if quick {
                 vec![64, 4_096, 1 << 20]
             } else {
@@ -294,16 +272,15 @@ impl Args {
             (_, true) => &[10, 100, 1_000],
             (_, false) => &[10, 30, 100, 300, 1_000, 3_000, 10_000],
         };
-        let length = match (self.requests, is_short, self.is_quick()) {
-            (Some(requests), ..) => Length::Requests(requests),
-            (None, true, _) => Length::Time(ANSWER_ROUND),
-            (None, _, true) => Length::Time(Duration::from_secs(1)),
-            (None, _, false) => Length::Time(Duration::from_secs(2)),
+        let usual = match (is_short, self.is_quick()) {
+            (true, _) => ANSWER_ROUND,
+            (_, true) => Duration::from_secs(1),
+            (_, false) => Duration::from_secs(2),
         };
         Ok(concurrency::Settings {
             models: self.wanted(),
             points: self.sizes(points),
-            length,
+            length: self.length(usual),
             repeats: self.rounds(if is_short { ANSWER_ROUNDS } else { 4 }, 6),
             within: (is_short && self.is_as_long_as_usual()).then_some(ANSWER_TIME),
             keep_alive: self.keepalive || is_short,
@@ -318,7 +295,7 @@ impl Args {
         self.repeats.is_none() && self.requests.is_none() && self.seconds.is_none()
     }
 
-    /// Concurrency with pages of other sizes: those of `--page` after the first, and a small one in `bench all`.
+    /// Concurrency with pages of other sizes: those of `--page` after the first, or a small one in `bench all`.
     fn other_pages(&self, agents: Option<Agents>) -> Result<Vec<concurrency::Settings>, Failure> {
         let settings = self.concurrency_settings(agents)?;
         let small = || {
@@ -329,9 +306,9 @@ impl Args {
             }]
         };
         let sized = |&page_bytes: &usize| concurrency::Settings { page_bytes, ..settings.clone() };
-        Ok(match self.experiment {
-            Some(ExperimentName::All) => small(),
-            _ => self.page.iter().skip(1).map(sized).collect(),
+        Ok(match (self.experiment, self.page.as_slice()) {
+            (Some(ExperimentName::All), []) => small(),
+            (_, sizes) => sizes.iter().skip(1).map(sized).collect(),
         })
     }
 
@@ -339,13 +316,8 @@ impl Args {
         let quick = self.is_quick();
         reuse::Settings {
             models: self.wanted(),
-            connections: self.sizes(&[100]).first().copied().unwrap_or(100),
-            length: match self.requests {
-                Some(requests) => Length::Requests(requests),
-                None => self
-                    .seconds
-                    .map_or(Length::Time(Duration::from_secs(if quick { 1 } else { 2 })), Length::Time),
-            },
+            connections: self.size(100),
+            length: self.length(Duration::from_secs(if quick { 1 } else { 2 })),
             repeats: self.rounds(1, 4),
         }
     }
@@ -354,7 +326,7 @@ impl Args {
     fn answer_settings(&self, agents: Option<Agents>) -> Result<concurrency::Settings, Failure> {
         Ok(concurrency::Settings {
             points: ANSWER_POINTS.to_vec(),
-            length: Length::Time(ANSWER_ROUND),
+            length: self.length(ANSWER_ROUND),
             repeats: self.rounds(ANSWER_ROUNDS, ANSWER_ROUNDS),
             within: self.is_as_long_as_usual().then_some(ANSWER_TIME),
             keep_alive: true,
@@ -381,19 +353,20 @@ fn cache() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use clap::{Args as _, FromArgMatches};
-
+    use super::super::tests::args;
     use super::*;
-
-    fn args(words: &[&str]) -> Args {
-        let command = Args::augment_args(clap::Command::new("bench"));
-        let matches = command.try_get_matches_from(["bench"].iter().chain(words)).unwrap();
-        Args::from_arg_matches(&matches).unwrap()
-    }
 
     #[test]
     fn bench_all_takes_its_sentence_from_the_experiment_of_bench() {
-        for more in [&[][..], &["--quick"], &["--models", "epoll,tokio"], &["--repeats", "3"]] {
+        let options = [
+            &[][..],
+            &["--quick"],
+            &["--models", "epoll,tokio"],
+            &["--repeats", "3"],
+            &["--seconds", "5"],
+            &["--requests", "50"],
+        ];
+        for more in options {
             let (short, all) = (args(more), args(&[&["all"], more].concat()));
             let answer = short.concurrency_settings(None).ok().unwrap();
             assert_eq!(all.answer_settings(None).ok().unwrap(), answer, "{more:?}");
@@ -403,5 +376,32 @@ mod tests {
             };
             assert_eq!(first(&all), first(&short), "{more:?}: it is the first of its plan");
         }
+    }
+
+    #[test]
+    fn a_length_that_is_given_is_that_of_the_rounds_and_recorded() {
+        let facts = |words: &[&str]| {
+            let plan = args(words).plan().ok().unwrap();
+            plan.iter().flat_map(|experiment| experiment.facts()).collect::<Vec<_>>()
+        };
+        for experiment in [
+            "models",
+            "concurrency",
+            "reuse",
+            "demand",
+            "connections",
+            "memory",
+            "survival",
+            "udp",
+            "latency",
+        ] {
+            let usual = facts(&[experiment, "--models", "poll"]);
+            let longer = facts(&[experiment, "--models", "poll", "--seconds", "77"]);
+            assert_ne!(usual, longer, "{experiment}");
+            assert!(longer.iter().any(|(_, value)| value.contains("77 s")), "{experiment}: {longer:?}");
+        }
+        let length = |words: &[&str]| args(words).concurrency_settings(None).ok().unwrap().length;
+        assert_eq!(length(&["--seconds", "5"]), Length::Time(Duration::from_secs(5)));
+        assert_eq!(length(&["--seconds", "5", "--requests", "9"]), Length::Requests(9));
     }
 }

@@ -572,6 +572,9 @@ fn what_cannot_be_measured_is_refused_before_anything_runs() {
     assert!(said.contains("--out") && said.matches("(os error").count() == 1, "{said}");
     let output = bench(&["models", "--models", "rio"], folder.path());
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let output = bench(&["files", "--seconds", "1"], folder.path());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("no effect on `bench files`"), "{said}");
 }
 
 #[test]
