@@ -194,6 +194,7 @@ enum ExperimentName {
 
 /// Runs the command.
 pub fn run(args: Args) -> CommandResult {
+    let args = args.without_duplicates();
     report::prepare(&args.out).map_err(usage)?;
     // A failure leaves the limit as it is; the experiments say what they could not afford.
     let _ = system::raise_descriptor_limit();

@@ -2,6 +2,7 @@
 
 use anyhow::anyhow;
 use clap::ValueEnum;
+use tidegate_lab::experiment::distinct;
 
 use super::{Args, ExperimentName};
 use crate::Failure;
@@ -53,6 +54,17 @@ impl Args {
                 vec![Models, Concurrency, Reuse, Demand, Connections, Memory, Files, Survival, Udp, Latency]
             }
             Some(one) => vec![one],
+        }
+    }
+
+    /// Lists with each value once, in the order given: others would measure and name rows twice.
+    pub(super) fn without_duplicates(self) -> Self {
+        Self {
+            models: distinct(self.models),
+            connections: distinct(self.connections),
+            rates: distinct(self.rates),
+            page: distinct(self.page),
+            ..self
         }
     }
 
@@ -153,6 +165,15 @@ mod tests {
         ] {
             assert_eq!(refusal(words), "", "{words:?}");
         }
+    }
+
+    #[test]
+    fn what_is_named_twice_is_measured_once() {
+        let lists =
+            ["--models", "poll,epoll,poll", "--connections", "9,5,9", "--rates", "7,7", "--page", "4k,4096"];
+        let args = args(&lists).without_duplicates();
+        assert_eq!(args.models, [tidegate::Model::Poll, tidegate::Model::Epoll]);
+        assert_eq!((args.connections, args.rates, args.page), (vec![9, 5], vec![7], vec![4096]));
     }
 
     #[test]

@@ -112,6 +112,24 @@ fn each_point_has_its_median_and_spread() {
 }
 
 #[test]
+fn points_that_become_the_same_are_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let args =
+        ["concurrency", "--models", "epoll,epoll", "--connections", "1000,2000,1000", "--seconds", "0.1"];
+    let output = with_descriptors(256, &args)
+        .args(["--repeats", "1", "--page", "4k,4096", "--out"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let found = results(folder.path());
+    let table = found.concurrency.unwrap();
+    assert_eq!((table.points.len(), found.pages.len()), (1, 0), "{table:?}");
+    assert!(table.points[0].concurrency < 256 && table.length == "0.1 s", "{table:?}");
+    assert_eq!(table.notes.iter().filter(|note| note.contains("ulimit -n")).count(), 2, "{:?}", table.notes);
+}
+
+#[test]
 fn each_size_of_the_page_has_its_points() {
     let folder = tempfile::tempdir().unwrap();
     let args =

@@ -14,7 +14,7 @@ use super::peers::PAGE_BYTES;
 use super::peers::program::ServerProgram;
 use super::round::{self, Figures, Length, Round, RoundLoad};
 use super::share::CpuShare;
-use super::{LeftOut, MeasuredServer, affordable, contestants, position, scratch};
+use super::{LeftOut, MeasuredServer, affordable, contestants, distinct, position, scratch};
 use crate::process::Scratch;
 use crate::run::Facts;
 use crate::{Bench, LabError};
@@ -160,9 +160,9 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
             return table;
         }
     };
-    for &wanted in &settings.points {
-        let (concurrency, note) = affordable(wanted);
-        table.notes.extend(note);
+    let (points, notes): (Vec<_>, Vec<_>) = settings.points.iter().map(|&wanted| affordable(wanted)).unzip();
+    table.notes.extend(notes.into_iter().flatten());
+    for concurrency in distinct(points) {
         let level = ConcurrencyLevel { bench, settings, concurrency, page: &page };
         share.calibrate(&models, |share, &model| {
             progress(&format!("{model}, {concurrency} at once: calibration"));

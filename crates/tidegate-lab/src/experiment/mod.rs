@@ -255,6 +255,18 @@ pub fn affordable(wanted: usize) -> (usize, Option<String>) {
     (room, Some(note))
 }
 
+/// Each of these once, in their order.
+#[must_use]
+pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for value in values {
+        if !found.contains(&value) {
+            found.push(value);
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,6 +329,11 @@ mod tests {
                 holders(models).iter().all(|model| models.contains(model)) && !holders(models).is_empty()
             );
         }
+    }
+
+    #[test]
+    fn repeated_values_are_left_out_and_the_order_is_kept() {
+        assert_eq!(distinct([3, 1, 3, 2, 1]), [3, 1, 2]);
     }
 
     #[test]

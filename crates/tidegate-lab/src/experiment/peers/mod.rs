@@ -13,7 +13,7 @@ use tidegate::Model;
 use super::generator::Generator;
 use super::round::{self, Figures, Length, Round, RoundLoad};
 use super::share::CpuShare;
-use super::{LeftOut, MeasuredServer, ServerProcess, affordable, contestants};
+use super::{LeftOut, MeasuredServer, ServerProcess, affordable, contestants, distinct};
 use crate::run::Facts;
 use crate::spread::Spread;
 use crate::{Bench, LabError};
@@ -47,6 +47,12 @@ impl Case {
     pub fn words(self) -> String {
         let kept = if self.keep_alive { "connections kept" } else { "a connection for each request" };
         format!("{} at once, {kept}", self.concurrency)
+    }
+
+    /// The same with as many connections as are possible, and a message if they are fewer.
+    fn affordable(self) -> (Self, Option<String>) {
+        let (concurrency, note) = affordable(self.concurrency);
+        (Self { concurrency, ..self }, note)
     }
 }
 
@@ -146,10 +152,9 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
         }
     }
     all.extend(models.into_iter().map(Contestant::Own));
-    for &wanted in &settings.cases {
-        let (concurrency, note) = affordable(wanted.concurrency);
-        table.notes.extend(note);
-        let case = Case { concurrency, ..wanted };
+    let (cases, notes): (Vec<_>, Vec<_>) = settings.cases.iter().map(|case| case.affordable()).unzip();
+    table.notes.extend(distinct(notes.into_iter().flatten()));
+    for case in distinct(cases) {
         share.calibrate(&all, |share, one| {
             progress(&format!("{}, {}: calibration", one.name(), case.words()));
             measure(bench, share, one, case, (settings.requests / CALIBRATION).max(1))
