@@ -38,7 +38,8 @@ pub struct Args {
     /// Length of a turn. In each pair both programs run, and are loaded in four turns each.
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = time)]
     turn: Duration,
-    /// Smallest relevant difference in percent: stop when a difference this large is ruled out.
+    /// Stop when a difference this large, in percent, is ruled out. No threshold: a smaller one that is sure before is
+    /// reported too, and the exit code is 1 if NEW costs more.
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0)]
     least: f64,
     /// Probability of reporting a difference between identical programs, in percent.

@@ -47,8 +47,8 @@ pub struct Settings {
     pub keep_alive: bool,
     /// Length of a turn, without the warm-up before the first.
     pub turn: Duration,
-    /// The smallest relevant difference, as a fraction: 0.03 for 3%. The comparison ends when a difference this large
-    /// is ruled out.
+    /// The comparison ends when a difference this large, as a fraction (0.03 for 3%), is ruled out. A smaller one that
+    /// is sure before is a difference, too.
     pub least: f64,
     /// Probability of reporting a difference between identical programs.
     pub false_alarm: f64,
@@ -186,7 +186,7 @@ impl Settings {
             ("ab: connections kept", self.keep_alive.to_string()),
             ("ab: length of a turn", format!("{} s", self.turn.as_secs_f64())),
             ("ab: turns of each in a pair", TURNS.to_string()),
-            ("ab: least difference that matters", format!("{}%", self.least * 100.0)),
+            ("ab: difference to rule out", format!("{}%", self.least * 100.0)),
             ("ab: chance of a false alarm", format!("{}%", self.false_alarm * 100.0)),
         ];
         facts.map(|(name, value)| (name.to_owned(), value)).into()

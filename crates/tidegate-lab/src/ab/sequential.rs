@@ -116,7 +116,7 @@ impl Pairs {
     }
 
     /// What can be said now, with a chance of at most `false_alarm` ever to see a difference where there is none.
-    /// Differences below `least` (0.03 for 3%) need not be distinguished from none.
+    /// Differences below `least` (0.03 for 3%) need not be distinguished from none; those that are sure are reported.
     #[must_use]
     pub fn decide(&self, false_alarm: f64, least: f64) -> Decision {
         let is_out = |delta: f64| self.evidence(delta) >= -false_alarm.ln();
@@ -216,6 +216,16 @@ mod tests {
             longest = longest.max(pairs.len());
         }
         assert!(longest < 400, "{longest} pairs");
+    }
+
+    #[test]
+    fn a_sure_difference_is_one_however_large_those_are_that_are_to_be_ruled_out() {
+        let mut machine = Machine::new(2);
+        let mut pairs = Pairs::default();
+        (0..400).for_each(|_| pairs.add((machine.round(1.05) / machine.round(1.0)).ln()));
+        let interval = pairs.interval(1.0 - FALSE_ALARM).unwrap();
+        assert!(interval.low > 1.0 && interval.high < 1.5, "{interval:?}");
+        assert_eq!(pairs.decide(FALSE_ALARM, 0.5), Decision::Dearer);
     }
 
     #[test]
