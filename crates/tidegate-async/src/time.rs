@@ -36,6 +36,18 @@ impl Sleep {
     pub fn deadline(&self) -> Instant {
         self.at
     }
+
+    /// Changes the time. A task that waits for it has to poll it again.
+    pub fn reset(&mut self, deadline: Instant) {
+        self.cancel();
+        self.at = deadline;
+    }
+
+    fn cancel(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.shared.cancel_timer(self.at, id);
+        }
+    }
 }
 
 impl Future for Sleep {
@@ -49,9 +61,7 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.shared.cancel_timer(self.at, id);
-        }
+        self.cancel();
     }
 }
 

@@ -132,6 +132,7 @@ mod hyper_rt {
     use hyper::server::conn::http1;
     use hyper::service::service_fn;
     use hyper::{Request, Response};
+    use tidegate::testing::{TestConnection, TestState};
 
     use super::*;
 
@@ -189,6 +190,21 @@ mod hyper_rt {
             let _ = slow.read_to_end(&mut rest);
             assert!(begun.elapsed() >= HEAD, "on {model}: after {:?}", begun.elapsed());
         });
+    }
+
+    #[test]
+    fn its_time_limits_follow_the_virtual_time_of_a_test() {
+        let limit = Duration::from_secs(30);
+        let mut conn = TestConnection::open(&service(move |conn| serve(conn, limit))).unwrap();
+        for _ in 0..4 {
+            conn.receive(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            assert!(conn.take_output().starts_with(b"HTTP/1.1 200 OK"), "{conn:?}");
+            conn.advance(limit * 2 / 3);
+        }
+        conn.receive(b"GET / HT");
+        assert_eq!(conn.state(), TestState::Open);
+        conn.advance(limit * 2);
+        assert_ne!(conn.state(), TestState::Open);
     }
 
     #[test]

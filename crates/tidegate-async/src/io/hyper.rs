@@ -86,6 +86,18 @@ impl rt::Timer for Timer {
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn rt::Sleep>> {
         Box::pin(Sleep::until(self.shared.clone(), deadline))
     }
+
+    /// The time that the sleeps count from: under test it is ahead of the clock.
+    fn now(&self) -> Instant {
+        self.shared.now()
+    }
+
+    fn reset(&self, sleep: &mut Pin<Box<dyn rt::Sleep>>, new_deadline: Instant) {
+        match sleep.as_mut().downcast_mut_pin::<Sleep>() {
+            Some(own) => own.get_mut().reset(new_deadline),
+            None => *sleep = self.sleep_until(new_deadline),
+        }
+    }
 }
 
 impl<F> rt::Executor<F> for Executor
