@@ -432,10 +432,10 @@ impl State {
         self.reader.take()
     }
 
-    /// Sets the bytes that may be written.
+    /// Sets the bytes that may be written: the room of the outbox, less what is to be moved there.
     pub(crate) fn set_room(&mut self, room: usize) -> Option<Waiter> {
-        self.room = room;
-        if room > 0 { self.writer.take() } else { None }
+        self.room = room.saturating_sub(self.output.len());
+        if self.room > 0 { self.writer.take() } else { None }
     }
 
     /// Sets the time of this event; who waits for a timer that is due.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use tidegate::Policy;
 use tidegate::testing::TestConnection;
 use tidegate_async::{Connection, Draining, ReadHalf, Sleep, service};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -223,6 +224,41 @@ fn writes_of_several_threads_keep_their_order() {
     });
     let conn = TestConnection::open(&writes.speaks_first()).unwrap();
     assert_eq!(conn.output(), b"123");
+}
+
+/// What another thread has written meanwhile takes room of the outbox, though it is not there yet.
+#[test]
+fn writers_of_all_threads_together_keep_to_the_outbox() {
+    let high = Policy::default().outbox.high;
+    let shared = Arc::<Mutex<Option<Connection>>>::default();
+    let writes = {
+        let shared = shared.clone();
+        service(move |conn| {
+            shared.lock().unwrap().replace(conn);
+            let shared = shared.clone();
+            let mut polls = 0;
+            poll_fn(move |task| {
+                polls += 1;
+                if polls > 1 {
+                    let _ = write(shared.lock().unwrap().as_mut().unwrap(), task, high);
+                }
+                Poll::<()>::Pending
+            })
+        })
+    };
+    let mut conn = TestConnection::open(&writes).unwrap();
+    conn.stall();
+    let elsewhere = &mut Context::from_waker(Waker::noop());
+    let written = write(shared.lock().unwrap().as_mut().unwrap(), elsewhere, high);
+    assert!(matches!(written, Poll::Ready(Ok(n)) if n == high));
+    conn.settle();
+    assert_eq!(conn.queued(), high);
+    conn.resume();
+    assert_eq!(conn.output().len(), 2 * high, "the waiting writer has gone on");
+}
+
+fn write(conn: &mut Connection, task: &mut Context<'_>, bytes: usize) -> Poll<std::io::Result<usize>> {
+    Pin::new(conn).poll_write(task, &vec![7; bytes])
 }
 
 /// Polls `reader` in the task that calls it: nothing has arrived yet.
