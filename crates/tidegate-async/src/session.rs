@@ -97,6 +97,9 @@ impl AsyncSession {
             }
             lent.during(|| self.poll());
         }
+        if self.shared.may_have_given_up_a_read() {
+            lent.during(|| self.poll());
+        }
         let (unread, reads) = lent.into_parts();
         if !unread.is_empty() {
             let reader = self.shared.lock().keep(unread);
@@ -133,6 +136,7 @@ impl AsyncSession {
     fn poll(&mut self) {
         #[cfg(feature = "tokio")]
         let _entered = self.runtime.as_ref().map(tokio::runtime::Handle::enter);
+        self.shared.begin_poll();
         let mut task = Context::from_waker(self.shared.waker());
         if let Some(root) = &mut self.root
             && Pin::new(root).poll(&mut task).is_ready()
@@ -172,7 +176,7 @@ impl AsyncSession {
             None => out.wake_never(),
         }
         let decides = state.draining.begun && state.draining.watched;
-        out.set_activity(match (&self.root, state.is_reading()) {
+        out.set_activity(match (&self.root, self.shared.is_reading(&state)) {
             (None, _) => Activity::Nothing,
             (Some(_), true) if !decides => Activity::Nothing,
             // A stop waits for it, and receiving continues.

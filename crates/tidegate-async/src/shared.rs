@@ -38,6 +38,9 @@ pub(crate) struct Shared {
     /// The state says who waits for input since the session was called: a note of the loan does not. Written under the
     /// lock; who polls the reader without it was handed the reader, and so sees what was written before.
     reader_is_set: AtomicBool,
+    /// The session's own task waited for input when it was polled last. A read that it has given up remains its reader
+    /// until then.
+    own_task_reads: AtomicBool,
 }
 
 /// Who waits.
@@ -92,6 +95,7 @@ impl Shared {
             drains: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             reader_is_set: AtomicBool::new(false),
+            own_task_reads: AtomicBool::new(false),
         }
     }
 
@@ -133,6 +137,27 @@ impl Shared {
         if noted_last { state.reader.replace(Waiter::Session) } else { None }
     }
 
+    /// The session's own task is about to be polled.
+    pub(crate) fn begin_poll(&self) {
+        self.own_task_reads.store(false, Relaxed);
+    }
+
+    /// Whether the last poll may have given up a read, so that another one is needed to know what the task waits for
+    /// now. Only a drain has to know it.
+    pub(crate) fn may_have_given_up_a_read(&self) -> bool {
+        self.drains.load(Relaxed) && self.own_task_reads.load(Relaxed)
+    }
+
+    /// Whether a reader waits and there is no input.
+    pub(crate) fn is_reading(&self, state: &State) -> bool {
+        state.input.is_empty()
+            && match state.reader {
+                None => false,
+                Some(Waiter::Session) => self.own_task_reads.load(Relaxed),
+                Some(Waiter::Other(_)) => true,
+            }
+    }
+
     /// Reads what has arrived: at most `most` bytes, shown to `take`. `Ok(0)` is the end.
     pub(crate) fn poll_read(
         &self,
@@ -147,7 +172,10 @@ impl Shared {
         let mut take = Some(take);
         let may_note = own.is_some() && !self.reader_is_set.load(Relaxed);
         match lent::read(self, most, may_note, &mut take) {
-            Some(0) => return Poll::Pending,
+            Some(0) => {
+                self.own_task_reads.store(true, Relaxed);
+                return Poll::Pending;
+            }
             Some(n) => return Poll::Ready(Ok(n)),
             None => {}
         }
@@ -174,6 +202,9 @@ impl Shared {
                 continue;
             };
             self.reader_is_set.store(true, Relaxed);
+            if matches!(waiter, Waiter::Session) {
+                self.own_task_reads.store(true, Relaxed);
+            }
             let before = state.reader.replace(waiter);
             if before.is_none() {
                 self.notify(state); // a stop need not wait for an idle reader on another thread
@@ -452,11 +483,6 @@ impl State {
     /// Whether there is nothing to read, and no end.
     pub(crate) fn has_nothing_to_read(&self) -> bool {
         self.input.is_empty() && !self.ended && !self.closed
-    }
-
-    /// Whether a reader waits and there is no input.
-    pub(crate) fn is_reading(&self) -> bool {
-        self.reader.is_some() && self.input.is_empty()
     }
 
     /// Moves the written bytes to the outbox: copies few, which is cheaper than sharing them.

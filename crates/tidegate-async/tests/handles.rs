@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use tidegate::Policy;
 use tidegate::testing::TestConnection;
 use tidegate_async::{Connection, Draining, ReadHalf, Sleep, service};
@@ -224,6 +225,25 @@ fn writes_of_several_threads_keep_their_order() {
     });
     let conn = TestConnection::open(&writes.speaks_first()).unwrap();
     assert_eq!(conn.output(), b"123");
+}
+
+/// Reads until nothing has come for a moment, then works for long.
+async fn works_after_a_pause(mut conn: Connection) {
+    let pause = conn.sleep(Duration::from_millis(100));
+    assert!(matches!(select(pin!(conn.read_u8()), pause).await, Either::Right(_)), "nothing was sent");
+    conn.sleep(Duration::from_secs(5)).await;
+    conn.write_all(b"done").await.unwrap();
+}
+
+#[test]
+fn a_drain_waits_for_work_that_begins_during_it_or_has_begun_before() {
+    for before in [Duration::ZERO, Duration::from_secs(2)] {
+        let mut conn = TestConnection::open(&service(works_after_a_pause)).unwrap();
+        conn.advance(before);
+        conn.drain();
+        conn.advance(Duration::from_secs(6));
+        assert_eq!(conn.output(), b"done", "drained {before:?} after it was opened: {conn:?}");
+    }
 }
 
 /// What another thread has written meanwhile takes room of the outbox, though it is not there yet.

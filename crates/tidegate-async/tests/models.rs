@@ -6,10 +6,12 @@ mod kit;
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use futures_util::future::{Either, select};
 use kit::{
     Dropped, TIMEOUT, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
     until,
@@ -371,6 +373,37 @@ fn a_future_at_work_is_waited_for_at_a_stop() {
         stream.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, " done", "on {model}");
     });
+}
+
+/// Longer than a stop waits for the next request of an idle connection.
+const LONG_WORK: Duration = Duration::from_millis(1500);
+
+#[test]
+fn work_after_a_read_that_was_given_up_is_waited_for_at_a_stop() {
+    on_every_model(|model| {
+        let running = start(model, policy(model), service(works_after_a_pause));
+        let mut stream = connect(&running);
+        stream.write_all(b"x").unwrap();
+        let mut begun = [0; 5];
+        stream.read_exact(&mut begun).unwrap();
+        running.stop();
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, " done", "on {model}");
+    });
+}
+
+/// Reads until nothing has come for a moment, then works.
+async fn works_after_a_pause(mut conn: Connection) {
+    conn.read_u8().await.unwrap();
+    let pause = conn.sleep(Duration::from_millis(20));
+    match select(pin!(conn.read_u8()), pause).await {
+        Either::Left(_) => panic!("nothing more was sent"),
+        Either::Right(_) => {}
+    }
+    conn.write_all(b"begun").await.unwrap();
+    conn.sleep(LONG_WORK).await;
+    conn.write_all(b" done").await.unwrap();
 }
 
 #[test]
