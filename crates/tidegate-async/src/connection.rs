@@ -1,17 +1,14 @@
-//! The connection handle given to async code.
+//! A connection as async code sees it, whole and split.
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tidegate::Peer;
 
-use crate::shared::{DrainPlace, Shared};
-use crate::spawn::Spawner;
-use crate::time::{Sleep, Timeout};
+use crate::shared::Shared;
+use crate::{ConnectionHandle, Draining, Sleep, Timeout};
 
 /// One connection as async code sees it. Implements the read and write traits of the enabled features.
 ///
@@ -19,25 +16,24 @@ use crate::time::{Sleep, Timeout};
 /// until the future that [`service`](crate::service()) created for it has returned, even if handles remain.
 #[derive(Debug)]
 pub struct Connection {
-    pub(crate) shared: Arc<Shared>,
-    peer: Peer,
+    pub(crate) handle: ConnectionHandle,
 }
 
 /// The read half of a [`Connection`].
 #[derive(Debug)]
 pub struct ReadHalf {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) handle: ConnectionHandle,
 }
 
 /// The write half of a [`Connection`]. Dropping it shuts the sending side down.
 #[derive(Debug)]
 pub struct WriteHalf {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) handle: ConnectionHandle,
 }
 
 impl Drop for WriteHalf {
     fn drop(&mut self) {
-        let _ = self.shared.finish();
+        let _ = self.handle.shared.finish();
     }
 }
 
@@ -57,109 +53,90 @@ impl std::fmt::Display for OffloadFailed {
 impl std::error::Error for OffloadFailed {}
 
 impl Connection {
-    pub(crate) fn new(shared: Arc<Shared>, peer: Peer) -> Self {
-        Self { shared, peer }
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { handle: ConnectionHandle::new(shared) }
+    }
+
+    /// The handle of the connection, for what it does beside reading and writing: it borrows nothing.
+    #[must_use]
+    pub fn handle(&self) -> ConnectionHandle {
+        self.handle.clone()
     }
 
     /// The peer, and the I/O thread that the connection is on.
     #[must_use]
     pub fn peer(&self) -> &Peer {
-        &self.peer
+        self.handle.peer()
     }
 
     /// The peer's address, if the service [asks for it](crate::AsyncService::peer_addr).
     #[must_use]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        self.peer.addr
+        self.peer().addr
     }
 
     /// The address of this end, where the service [asked for it](crate::AsyncService::local_addr).
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.peer.local_addr
+        self.peer().local_addr
     }
 
     /// Splits it into halves that can be used side by side.
     #[must_use]
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
-        (ReadHalf { shared: self.shared.clone() }, WriteHalf { shared: self.shared })
+        (ReadHalf { handle: self.handle.clone() }, WriteHalf { handle: self.handle })
     }
 
-    /// Sleeps, on the timers of the connection's I/O thread. Never early while the connection lives; late by at most a
-    /// millisecond if that thread is not busy. Returns immediately when the connection has ended: a loop on another
-    /// thread that sleeps should end when a read or a write fails.
+    /// See [`ConnectionHandle::sleep`].
     pub fn sleep(&self, duration: Duration) -> Sleep {
-        Sleep::after(self.shared.clone(), duration)
+        self.handle.sleep(duration)
     }
 
-    /// Sleeps until `at`; see [`sleep`](Self::sleep).
+    /// See [`ConnectionHandle::sleep_until`].
     pub fn sleep_until(&self, at: Instant) -> Sleep {
-        Sleep::until(self.shared.clone(), at)
+        self.handle.sleep_until(at)
     }
 
-    /// Runs `future` for at most `limit`.
+    /// See [`ConnectionHandle::timeout`]. For a read or a write take the method of the [handle](Self::handle): the
+    /// future borrows the connection.
     pub fn timeout<F: Future>(&self, limit: Duration, future: F) -> Timeout<F> {
-        Timeout::new(self.sleep(limit), future)
+        self.handle.timeout(limit, future)
     }
 
-    /// Runs another future of this connection concurrently, on the same I/O thread; see [`Spawner::spawn`].
+    /// See [`ConnectionHandle::spawn`].
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        self.spawner().spawn(future);
+        self.handle.spawn(future);
     }
 
-    /// Spawns futures and jobs of this connection; can be cloned and outlives borrows of the connection.
-    #[must_use]
-    pub fn spawner(&self) -> Spawner {
-        Spawner::new(self.shared.clone())
-    }
-
-    /// Runs a long or blocking job on a worker thread; bounded by [`Policy::offload`](tidegate::Policy::offload).
+    /// See [`ConnectionHandle::offload`].
     ///
     /// # Errors
     /// [`OffloadFailed`] when the queue is full or the job panicked.
-    pub fn offload<T: Send + 'static>(
+    pub fn offload<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         &self,
-        job: impl FnOnce() -> T + Send + 'static,
-    ) -> impl Future<Output = Result<T, OffloadFailed>> + Send + 'static {
-        self.spawner().offload(job)
+        job: J,
+    ) -> impl Future<Output = Result<T, OffloadFailed>> + Send + use<T, J> {
+        self.handle.offload(job)
     }
 
-    /// Waits until the server drains. Code that calls this decides itself when its connection ends, within
-    /// [`Policy::drain_timeout`](tidegate::Policy::drain_timeout); otherwise a connection that waits for input is
-    /// closed immediately.
-    ///
-    /// Code that reads ahead while it works, as hyper does, must call this: otherwise a connection that reads counts as
-    /// idle.
+    /// See [`ConnectionHandle::draining`].
     pub fn draining(&self) -> Draining {
-        Draining { shared: self.shared.clone(), place: DrainPlace::default() }
+        self.handle.draining()
     }
 }
 
-/// A future that waits until the server drains; created by [`Connection::draining`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct Draining {
-    shared: Arc<Shared>,
-    place: DrainPlace,
-}
-
-impl Future for Draining {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
-        let Self { shared, place } = self.get_mut();
-        shared.poll_draining(task, place)
+impl ReadHalf {
+    /// The handle of the connection.
+    #[must_use]
+    pub fn handle(&self) -> ConnectionHandle {
+        self.handle.clone()
     }
 }
 
-impl Drop for Draining {
-    fn drop(&mut self) {
-        self.shared.cancel_draining(&self.place);
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").finish_non_exhaustive()
+impl WriteHalf {
+    /// The handle of the connection.
+    #[must_use]
+    pub fn handle(&self) -> ConnectionHandle {
+        self.handle.clone()
     }
 }

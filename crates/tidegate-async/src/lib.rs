@@ -56,22 +56,22 @@
 #![warn(missing_debug_implementations)]
 
 mod connection;
+mod handle;
 mod io;
 mod lent;
 mod service;
 mod session;
 mod shared;
-mod spawn;
 mod time;
 mod timers;
 mod waker;
 
-pub use connection::{Connection, Draining, OffloadFailed, ReadHalf, WriteHalf};
+pub use connection::{Connection, OffloadFailed, ReadHalf, WriteHalf};
+pub use handle::{ConnectionHandle, Draining};
 #[cfg(feature = "hyper")]
 pub use io::hyper::{Executor, Timer};
 pub use service::{AsyncService, service};
 pub use session::AsyncSession;
-pub use spawn::Spawner;
 pub use time::{Elapsed, Sleep, Timeout};
 
 /// Compiles the example of README.md.

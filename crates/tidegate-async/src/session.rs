@@ -58,8 +58,8 @@ impl TakenIn<'_> {
 impl AsyncSession {
     pub(crate) fn new(peer: &Peer, start: impl FnOnce(Connection) -> BoxFuture<'static, ()>) -> Self {
         let wake = Arc::new(SessionWake::default());
-        let shared = Arc::new(Shared::new(wake));
-        let root = start(Connection::new(shared.clone(), peer.clone()));
+        let shared = Arc::new(Shared::new(wake, peer.clone()));
+        let root = start(Connection::new(shared.clone()));
         Self {
             shared,
             root: Some(root),

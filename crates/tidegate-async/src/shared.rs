@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use bytes::{Buf, BytesMut};
 use futures_util::future::BoxFuture;
-use tidegate::Outbox;
+use tidegate::{Outbox, Peer};
 use tidegate::proto::mail::Job;
 
 use crate::lent;
@@ -26,6 +26,7 @@ const COPIED: usize = 1024;
 /// and dropping wakers is application code, too.
 pub(crate) struct Shared {
     state: Mutex<State>,
+    pub(crate) peer: Peer,
     pub(crate) wake: Arc<SessionWake>,
     /// The waker of the session's futures, which is `wake`.
     waker: Waker,
@@ -41,6 +42,12 @@ pub(crate) struct Shared {
     /// The session's own task waited for input when it was polled last. A read that it has given up remains its reader
     /// until then.
     own_task_reads: AtomicBool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("peer", &self.peer).finish_non_exhaustive()
+    }
 }
 
 /// Who waits.
@@ -85,10 +92,11 @@ pub(crate) struct DrainWaiters {
 }
 
 impl Shared {
-    pub(crate) fn new(wake: Arc<SessionWake>) -> Self {
+    pub(crate) fn new(wake: Arc<SessionWake>, peer: Peer) -> Self {
         let waker = Waker::from(wake.clone());
         Self {
             state: Mutex::default(),
+            peer,
             wake,
             waker,
             has_spawned: AtomicBool::new(false),

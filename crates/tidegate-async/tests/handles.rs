@@ -227,6 +227,35 @@ fn writes_of_several_threads_keep_their_order() {
     assert_eq!(conn.output(), b"123");
 }
 
+/// Echoes what comes within a second each time, also while its halves are borrowed; then says how many came in time.
+async fn echoes_in_time(conn: Connection) {
+    let (mut reader, mut writer) = conn.into_split();
+    let (of_reader, of_writer) = (reader.handle(), writer.handle());
+    assert_eq!(of_reader.peer().thread, of_writer.peer().thread);
+    let mut words = 0;
+    while let Ok(word) = of_reader.timeout(Duration::from_secs(1), reader.read_u8()).await {
+        of_writer.timeout(Duration::from_secs(1), writer.write_u8(word.unwrap())).await.unwrap().unwrap();
+        words += 1;
+    }
+    let job = of_writer.offload(move || words);
+    writer.write_u8(job.await.unwrap()).await.unwrap();
+    of_reader.draining().await;
+    writer.write_all(b"end").await.unwrap();
+}
+
+#[test]
+fn handles_time_the_halves_that_they_are_of() {
+    let mut conn = TestConnection::open(&service(echoes_in_time)).unwrap();
+    for word in [b"a", b"b"] {
+        conn.receive(word);
+        conn.advance(Duration::from_millis(700));
+    }
+    conn.advance(Duration::from_secs(1));
+    assert_eq!(conn.output(), b"ab\x02");
+    conn.drain();
+    assert_eq!(conn.output(), b"ab\x02end");
+}
+
 /// Reads until nothing has come for a moment, then works for long.
 async fn works_after_a_pause(mut conn: Connection) {
     let pause = conn.sleep(Duration::from_millis(100));
@@ -297,10 +326,10 @@ fn a_reader_that_moves_to_another_task_is_woken_there() {
     let service = service(move |conn: Connection| {
         let say = say.clone();
         async move {
-            let spawner = conn.spawner();
+            let handle = conn.handle();
             let (mut reader, _writer) = conn.into_split();
             waits(&mut reader).await;
-            spawner.spawn(async move { say.send(reader.read_u8().await.unwrap()).unwrap() });
+            handle.spawn(async move { say.send(reader.read_u8().await.unwrap()).unwrap() });
             pending::<()>().await;
         }
     });

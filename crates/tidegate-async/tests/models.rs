@@ -480,9 +480,9 @@ fn talk_both_ways(model: Model, policy: Policy, length: usize) -> (u64, u64) {
     let caller = service(move |conn: Connection| {
         let hears = hears.clone();
         async move {
-            let spawner = conn.spawner();
+            let handle = conn.handle();
             let (mut reader, mut writer) = conn.into_split();
-            spawner.spawn(async move {
+            handle.spawn(async move {
                 writer.write_all(&pattern(length)).await.unwrap();
                 writer.shutdown().await.unwrap();
             });

@@ -17,7 +17,7 @@ macro_rules! reads {
                 buffer: &mut [u8],
             ) -> Poll<io::Result<usize>> {
                 let most = buffer.len();
-                self.shared.poll_read(task, most, |bytes| {
+                self.handle.shared.poll_read(task, most, |bytes| {
                     if let Some(front) = buffer.get_mut(..bytes.len()) {
                         front.copy_from_slice(bytes);
                     }
@@ -35,7 +35,7 @@ macro_rules! writes {
                 task: &mut Context<'_>,
                 bytes: &[u8],
             ) -> Poll<io::Result<usize>> {
-                self.shared.poll_write(task, bytes)
+                self.handle.shared.poll_write(task, bytes)
             }
 
             fn poll_write_vectored(
@@ -43,15 +43,15 @@ macro_rules! writes {
                 task: &mut Context<'_>,
                 pieces: &[io::IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                self.shared.poll_write_vectored(task, pieces)
+                self.handle.shared.poll_write_vectored(task, pieces)
             }
 
             fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.shared.poll_flush()
+                self.handle.shared.poll_flush()
             }
 
             fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.shared.finish()
+                self.handle.shared.finish()
             }
         }
     )*};

@@ -3,15 +3,12 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hyper::rt::{self, Read, ReadBufCursor, Write};
 
-use crate::shared::Shared;
-use crate::time::Sleep;
-use crate::{Connection, Spawner};
+use crate::{Connection, ConnectionHandle, Sleep};
 
 impl Read for Connection {
     fn poll_read(
@@ -20,21 +17,21 @@ impl Read for Connection {
         mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let most = buffer.remaining();
-        self.shared.poll_read(task, most, |bytes| buffer.put_slice(bytes)).map_ok(drop)
+        self.handle.shared.poll_read(task, most, |bytes| buffer.put_slice(bytes)).map_ok(drop)
     }
 }
 
 impl Write for Connection {
     fn poll_write(self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.shared.poll_write(task, bytes)
+        self.handle.shared.poll_write(task, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.poll_flush()
+        self.handle.shared.poll_flush()
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.finish()
+        self.handle.shared.finish()
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -46,33 +43,47 @@ impl Write for Connection {
         task: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.shared.poll_write_vectored(task, pieces)
+        self.handle.shared.poll_write_vectored(task, pieces)
     }
 }
 
-/// hyper's timer over the timers of a connection; created by [`Connection::timer`].
+/// hyper's timer over the timers of a connection; created by [`ConnectionHandle::timer`].
 #[derive(Clone, Debug)]
 pub struct Timer {
-    shared: Arc<Shared>,
+    handle: ConnectionHandle,
 }
 
-/// hyper's executor over the spawner of a connection, for HTTP/2; created by [`Connection::executor`].
+/// hyper's executor over the futures of a connection, for HTTP/2; created by [`ConnectionHandle::executor`].
 #[derive(Clone, Debug)]
 pub struct Executor {
-    spawner: Spawner,
+    handle: ConnectionHandle,
 }
 
-impl Connection {
+impl ConnectionHandle {
     /// A timer for hyper's builders.
     #[must_use]
     pub fn timer(&self) -> Timer {
-        Timer { shared: self.spawner().shared().clone() }
+        Timer { handle: self.clone() }
     }
 
     /// An executor for hyper's HTTP/2 builders.
     #[must_use]
     pub fn executor(&self) -> Executor {
-        Executor { spawner: self.spawner() }
+        Executor { handle: self.clone() }
+    }
+}
+
+impl Connection {
+    /// See [`ConnectionHandle::timer`].
+    #[must_use]
+    pub fn timer(&self) -> Timer {
+        self.handle.timer()
+    }
+
+    /// See [`ConnectionHandle::executor`].
+    #[must_use]
+    pub fn executor(&self) -> Executor {
+        self.handle.executor()
     }
 }
 
@@ -80,16 +91,16 @@ impl rt::Sleep for Sleep {}
 
 impl rt::Timer for Timer {
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn rt::Sleep>> {
-        Box::pin(Sleep::after(self.shared.clone(), duration))
+        Box::pin(self.handle.sleep(duration))
     }
 
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn rt::Sleep>> {
-        Box::pin(Sleep::until(self.shared.clone(), deadline))
+        Box::pin(self.handle.sleep_until(deadline))
     }
 
     /// The time that the sleeps count from: under test it is ahead of the clock.
     fn now(&self) -> Instant {
-        self.shared.now()
+        self.handle.shared.now()
     }
 
     fn reset(&self, sleep: &mut Pin<Box<dyn rt::Sleep>>, new_deadline: Instant) {
@@ -105,7 +116,7 @@ where
     F: Future + Send + 'static,
 {
     fn execute(&self, future: F) {
-        self.spawner.spawn(async move {
+        self.handle.spawn(async move {
             future.await;
         });
     }

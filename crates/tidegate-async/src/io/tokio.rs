@@ -17,7 +17,7 @@ macro_rules! reads {
                 buffer: &mut ReadBuf<'_>,
             ) -> Poll<io::Result<()>> {
                 let most = buffer.remaining();
-                self.shared.poll_read(task, most, |bytes| buffer.put_slice(bytes)).map_ok(drop)
+                self.handle.shared.poll_read(task, most, |bytes| buffer.put_slice(bytes)).map_ok(drop)
             }
         }
     )*};
@@ -31,15 +31,15 @@ macro_rules! writes {
                 task: &mut Context<'_>,
                 bytes: &[u8],
             ) -> Poll<io::Result<usize>> {
-                self.shared.poll_write(task, bytes)
+                self.handle.shared.poll_write(task, bytes)
             }
 
             fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.shared.poll_flush()
+                self.handle.shared.poll_flush()
             }
 
             fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.shared.finish()
+                self.handle.shared.finish()
             }
 
             fn poll_write_vectored(
@@ -47,7 +47,7 @@ macro_rules! writes {
                 task: &mut Context<'_>,
                 pieces: &[io::IoSlice<'_>],
             ) -> Poll<io::Result<usize>> {
-                self.shared.poll_write_vectored(task, pieces)
+                self.handle.shared.poll_write_vectored(task, pieces)
             }
 
             fn is_write_vectored(&self) -> bool {

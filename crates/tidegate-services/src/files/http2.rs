@@ -14,7 +14,7 @@ use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use tidegate::system::file::read_cached;
 use tidegate::{FileRange, Policy, Service};
-use tidegate_async::{OffloadFailed, Spawner};
+use tidegate_async::{ConnectionHandle, OffloadFailed};
 
 use super::answer::{FileResponse, ResponseContent};
 use super::conditions::{Asked, matters};
@@ -33,14 +33,14 @@ pub(super) fn service(shared: Arc<SharedFiles>) -> impl Service {
     let check = move |policy: &Policy| checked.check_limits(policy);
     http2::service(shared.limits, check, move |conn| Http2Files {
         access: FileAccess::new(shared.clone(), conn.peer().thread),
-        spawner: conn.spawner(),
+        handle: conn.handle(),
     })
 }
 
 /// One connection.
 struct Http2Files {
     access: FileAccess,
-    spawner: Spawner,
+    handle: ConnectionHandle,
 }
 
 impl AsyncResponder for Http2Files {
@@ -73,7 +73,7 @@ impl Http2Files {
         }
         let found = match self.access.find(&resource.key) {
             Ok(found) => found,
-            Err(_) => match self.spawner.offload(self.access.lookup(&resource.key)).await {
+            Err(_) => match self.handle.offload(self.access.lookup(&resource.key)).await {
                 Ok(Ok(found)) => found,
                 Ok(Err(_)) => return FileResponse::refusal(&FileAccess::lookup_failed()),
                 Err(OffloadFailed) => return FileResponse::refusal(&FileAccess::not_queued()),
@@ -89,7 +89,7 @@ impl Http2Files {
         let body = match reply.body {
             _ if head_only => FileBody::from(Bytes::new()),
             ResponseContent::Text(text) => FileBody::from(Bytes::from(text)),
-            ResponseContent::Parts(transfer) => FileBody::new(transfer, self.spawner.clone()),
+            ResponseContent::Parts(transfer) => FileBody::new(transfer, self.handle.clone()),
         };
         let fields = reply.fields.iter().map(|(name, value)| (*name, value.as_ref()));
         http2::response(reply.line, fields, body)
@@ -110,15 +110,15 @@ pub(super) struct FileBody {
     /// A part that is not in memory, and the job that reads it.
     reading: Option<(FileRange, ReadJob)>,
     /// `None` for bytes in memory.
-    spawner: Option<Spawner>,
+    handle: Option<ConnectionHandle>,
 }
 
 type ReadJob = Pin<Box<dyn Future<Output = Result<io::Result<Bytes>, OffloadFailed>> + Send>>;
 
 impl FileBody {
-    fn new(transfer: Transfer, spawner: Spawner) -> Self {
+    fn new(transfer: Transfer, handle: ConnectionHandle) -> Self {
         let left = transfer.bytes();
-        Self { transfer, left, reading: None, spawner: Some(spawner) }
+        Self { transfer, left, reading: None, handle: Some(handle) }
     }
 
     /// Reads what is in memory at once, and leaves the rest to a job.
@@ -127,9 +127,9 @@ impl FileBody {
         if read_cached(range.file(), &mut bytes, range.at()).is_ok_and(|n| n == bytes.len()) {
             return Some(Ok(bytes.into()));
         }
-        let Some(spawner) = &self.spawner else { return Some(read_whole(&range)) };
+        let Some(handle) = &self.handle else { return Some(read_whole(&range)) };
         let of_the_job = range.clone();
-        self.reading = Some((range, Box::pin(spawner.offload(move || read_whole(&of_the_job)))));
+        self.reading = Some((range, Box::pin(handle.offload(move || read_whole(&of_the_job)))));
         None
     }
 }
@@ -150,7 +150,7 @@ fn read_whole(range: &FileRange) -> io::Result<Bytes> {
 impl From<Bytes> for FileBody {
     fn from(bytes: Bytes) -> Self {
         let left = bytes.len() as u64;
-        Self { transfer: Transfer::of(bytes), left, reading: None, spawner: None }
+        Self { transfer: Transfer::of(bytes), left, reading: None, handle: None }
     }
 }
 
