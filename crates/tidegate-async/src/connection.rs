@@ -119,6 +119,11 @@ impl Connection {
         self.handle.offload(job)
     }
 
+    /// See [`ConnectionHandle::abort`].
+    pub fn abort(&self) {
+        self.handle.abort();
+    }
+
     /// See [`ConnectionHandle::draining`].
     pub fn draining(&self) -> Draining {
         self.handle.draining()

@@ -88,6 +88,12 @@ impl ConnectionHandle {
         async move { result.await.map_err(|_| OffloadFailed) }
     }
 
+    /// Resets the connection in place of a clean end, and drops the output that was not sent: for an answer that breaks
+    /// off, which the peer must not take for a whole one. Its future is dropped when it next waits.
+    pub fn abort(&self) {
+        self.shared.abort();
+    }
+
     /// Waits until the server drains. Code that calls this decides itself when its connection ends, within
     /// [`Policy::drain_timeout`](tidegate::Policy::drain_timeout); otherwise a connection that waits for input is
     /// closed immediately.

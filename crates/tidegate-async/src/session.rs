@@ -187,7 +187,7 @@ impl AsyncSession {
         out.set_buffered(if self.root.is_none() { 0 } else { state.input.len() });
         state.give_back_memory();
         let finishes = state.finished && !self.finished;
-        let lingers = !state.ended;
+        let (aborts, lingers) = (state.aborted, !state.ended);
         state.finished |= self.root.is_none(); // nothing written from now on would be sent
         if !state.jobs.is_empty() {
             self.shared.wake.wake_again(); // another thread has added one since, without waking the session
@@ -200,6 +200,7 @@ impl AsyncSession {
         }
         self.finished |= finishes;
         match &self.root {
+            _ if aborts => Flow::Abort,
             // The peer may still be sending: the last output must not be lost in a reset.
             None if lingers => Flow::Linger,
             None => Flow::Close,

@@ -69,6 +69,8 @@ pub(crate) struct State {
     writer: Option<Waiter>,
     /// The sending side is to be shut down when the output is sent.
     pub(crate) finished: bool,
+    /// The connection is to be reset.
+    pub(crate) aborted: bool,
     /// The connection is gone.
     closed: bool,
     pub(crate) draining: DrainWaiters,
@@ -281,6 +283,16 @@ impl Shared {
             self.notify(state);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Drops the output, and resets the connection.
+    pub(crate) fn abort(&self) {
+        let mut state = self.lock();
+        if !state.closed {
+            state.finished = true;
+            state.aborted = true;
+            self.notify(state);
+        }
     }
 
     /// Waits until the server drains. `id` is the place among those that wait, once it has one.

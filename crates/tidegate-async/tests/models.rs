@@ -4,7 +4,7 @@
 
 mod kit;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -312,6 +312,34 @@ fn a_panic_costs_its_own_connection() {
         bad.write_all(b"!").unwrap();
         assert!(bad.read(&mut [0]).is_err(), "on {model}: no clean end");
         assert_eq!(exchange(&mut good, b"after"), b"after", "on {model}");
+    });
+}
+
+#[test]
+fn an_answer_that_breaks_off_ends_by_a_reset() {
+    on_every_model(|model| {
+        let running = start(
+            model,
+            policy(model),
+            service(async |mut conn: Connection| {
+                conn.write_all(b"begun").await.unwrap();
+                let returns = conn.read_u8().await.unwrap() == b'r';
+                conn.abort();
+                assert_eq!(conn.write(b"more").await.unwrap_err().kind(), ErrorKind::BrokenPipe);
+                if !returns {
+                    std::future::pending::<()>().await;
+                }
+            })
+            .speaks_first(),
+        );
+        for word in [b"r", b"w"] {
+            let mut stream = connect(&running);
+            let mut begun = [0; 5];
+            stream.read_exact(&mut begun).unwrap();
+            stream.write_all(word).unwrap();
+            assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "on {model}");
+        }
+        until("both are counted", || running.stats().closed_by(tidegate::CloseReason::Aborted) == 2);
     });
 }
 
