@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tidegate::Peer;
 
 use crate::shared::Shared;
-use crate::{ConnectionHandle, Draining, Sleep, Timeout};
+use crate::{ConnectionHandle, Draining, OffloadFailed, Sleep, Timeout};
 
 /// One connection as async code sees it. Implements the read and write traits of the enabled features.
 ///
@@ -36,21 +36,6 @@ impl Drop for WriteHalf {
         let _ = self.handle.shared.finish();
     }
 }
-
-/// An offloaded job returned no result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OffloadFailed;
-
-impl std::fmt::Display for OffloadFailed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(
-            "the job panicked or was not run: the queue of offloaded jobs is full, or no thread could be started; \
-             reply busy, or raise offload.queue or offload.threads",
-        )
-    }
-}
-
-impl std::error::Error for OffloadFailed {}
 
 impl Connection {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
@@ -111,7 +96,7 @@ impl Connection {
     /// See [`ConnectionHandle::offload`].
     ///
     /// # Errors
-    /// [`OffloadFailed`] when the queue is full or the job panicked.
+    /// [`OffloadFailed`] when the job was not run, or panicked.
     pub fn offload<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         &self,
         job: J,

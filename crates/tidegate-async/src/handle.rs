@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures_channel::oneshot;
 use tidegate::Peer;
 
-use crate::OffloadFailed;
+use crate::offload::{self, OffloadFailed};
 use crate::shared::{DrainPlace, Shared};
 use crate::time::{Sleep, Timeout};
 
@@ -76,16 +75,14 @@ impl ConnectionHandle {
     /// Runs a long or blocking job on a worker thread; bounded by [`Policy::offload`](tidegate::Policy::offload).
     ///
     /// # Errors
-    /// [`OffloadFailed`] when the queue is full or the job panicked.
+    /// [`OffloadFailed`] when the job was not run, or panicked.
     pub fn offload<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         &self,
         job: J,
     ) -> impl Future<Output = Result<T, OffloadFailed>> + Send + use<T, J> {
-        let (done, result) = oneshot::channel();
-        self.shared.offload(Box::new(move || {
-            let _ = done.send(job()); // the receiver may be gone
-        }));
-        async move { result.await.map_err(|_| OffloadFailed) }
+        let (job, outcome) = offload::job(job);
+        self.shared.offload(job);
+        outcome
     }
 
     /// Resets the connection in place of a clean end, and drops the output that was not sent: for an answer that breaks

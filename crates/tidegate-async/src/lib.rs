@@ -59,6 +59,7 @@ mod connection;
 mod handle;
 mod io;
 mod lent;
+mod offload;
 mod service;
 mod session;
 mod shared;
@@ -66,10 +67,11 @@ mod time;
 mod timers;
 mod waker;
 
-pub use connection::{Connection, OffloadFailed, ReadHalf, WriteHalf};
+pub use connection::{Connection, ReadHalf, WriteHalf};
 pub use handle::{ConnectionHandle, Draining};
 #[cfg(feature = "hyper")]
 pub use io::hyper::{Executor, Timer};
+pub use offload::OffloadFailed;
 pub use service::{AsyncService, service};
 pub use session::AsyncSession;
 pub use time::{Elapsed, Sleep, Timeout};

@@ -11,6 +11,7 @@ use tidegate::{Activity, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Sessio
 
 use crate::Connection;
 use crate::lent::Lent;
+use crate::offload;
 use crate::shared::{Shared, State, Waiter};
 use crate::waker::SessionWake;
 
@@ -164,9 +165,7 @@ impl AsyncSession {
             let jobs = std::mem::take(&mut state.jobs);
             drop(state);
             for job in jobs {
-                // A refused job is dropped, which notifies its waiter. Not under the lock: its destructor is
-                // application code.
-                let _ = out.offload(job);
+                offload::offload(job, out); // not under the lock: a destructor of a refused one is application code
             }
             state = self.shared.lock();
         }

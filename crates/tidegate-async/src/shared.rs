@@ -13,9 +13,9 @@ use std::time::Instant;
 use bytes::{Buf, BytesMut};
 use futures_util::future::BoxFuture;
 use tidegate::{Outbox, Peer};
-use tidegate::proto::mail::Job;
 
 use crate::lent;
+use crate::offload::AdmittedJob;
 use crate::timers::ConnectionTimers;
 use crate::waker::SessionWake;
 
@@ -78,7 +78,7 @@ pub(crate) struct State {
     now: Option<Instant>,
     spawned: Vec<BoxFuture<'static, ()>>,
     /// Offloaded when the session next has its outbox.
-    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) jobs: VecDeque<AdmittedJob>,
     /// The session runs, and checks this state again before it returns.
     pub(crate) running: bool,
 }
@@ -345,7 +345,7 @@ impl Shared {
     }
 
     /// Offloads a job; dropped unrun if the connection is gone.
-    pub(crate) fn offload(&self, job: Job) {
+    pub(crate) fn offload(&self, job: AdmittedJob) {
         let mut state = self.lock();
         if state.closed {
             drop(state);

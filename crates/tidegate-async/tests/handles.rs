@@ -11,9 +11,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use tidegate::Policy;
+use tidegate::policy::Offload;
 use tidegate::testing::TestConnection;
-use tidegate_async::{Connection, Draining, ReadHalf, Sleep, service};
+use tidegate::{OffloadError, Peer, Policy};
+use tidegate_async::{Connection, Draining, Elapsed, OffloadFailed, ReadHalf, Sleep, service};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Counts how often it is woken.
@@ -36,13 +37,17 @@ fn read(conn: &mut Connection, waker: &Waker) -> Poll<std::io::Result<()>> {
 
 /// A connection whose future lets go of it and goes on for ever.
 fn outside() -> (TestConnection, Connection) {
+    outside_with(Policy::default())
+}
+
+fn outside_with(policy: Policy) -> (TestConnection, Connection) {
     let slot = Arc::<Mutex<Option<Connection>>>::default();
     let to = slot.clone();
     let service = service(move |conn| {
         to.lock().unwrap().replace(conn);
         pending::<()>()
     });
-    let conn = TestConnection::open(&service).unwrap();
+    let conn = TestConnection::open_with(&service, &Peer::accepted(), policy).unwrap();
     let handle = slot.lock().unwrap().take().unwrap();
     (conn, handle)
 }
@@ -254,6 +259,50 @@ fn handles_time_the_halves_that_they_are_of() {
     assert_eq!(conn.output(), b"ab\x02");
     conn.drain();
     assert_eq!(conn.output(), b"ab\x02end");
+}
+
+type Outcome = Result<(), OffloadFailed>;
+
+/// The outcome of a job, once it has one.
+fn outcome_of(conn: &mut TestConnection, job: impl Future<Output = Outcome>) -> Outcome {
+    let mut job = pin!(job);
+    conn.settle();
+    match poll(job.as_mut(), Waker::noop()) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => panic!("the job has no outcome: {conn:?}"),
+    }
+}
+
+#[test]
+fn a_job_without_a_result_says_why() {
+    let (mut conn, handle) = outside_with(Policy::default().offload(Offload::default().queue(1)));
+    let job = handle.offload(|| {});
+    assert_eq!(outcome_of(&mut conn, job), Ok(()));
+    let job = handle.offload(|| panic!("on purpose, in a test"));
+    assert_eq!(outcome_of(&mut conn, job), Err(OffloadFailed::Panicked));
+    conn.hold_jobs();
+    let [queued, refused] = [(); 2].map(|()| handle.offload(|| {}));
+    assert_eq!(outcome_of(&mut conn, refused), Err(OffloadFailed::Refused(OffloadError::Full)));
+    conn.run_jobs();
+    assert_eq!(outcome_of(&mut conn, queued), Ok(()));
+    let unqueued = handle.offload(|| {});
+    drop(conn);
+    for late in [poll(pin!(unqueued), Waker::noop()), poll(pin!(handle.offload(|| {})), Waker::noop())] {
+        assert_eq!(late, Poll::Ready(Err(OffloadFailed::Closed)));
+    }
+}
+
+#[test]
+fn failures_are_errors_of_io() {
+    let errors = [
+        (Elapsed.into(), ErrorKind::TimedOut),
+        (OffloadFailed::Refused(OffloadError::Full).into(), ErrorKind::ResourceBusy),
+        (OffloadFailed::Closed.into(), ErrorKind::NotConnected),
+    ];
+    for (error, kind) in errors {
+        let error: std::io::Error = error;
+        assert_eq!(error.kind(), kind, "{error}");
+    }
 }
 
 /// Reads until nothing has come for a moment, then works for long.

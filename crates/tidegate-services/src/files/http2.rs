@@ -76,7 +76,7 @@ impl Http2Files {
             Err(_) => match self.handle.offload(self.access.lookup(&resource.key)).await {
                 Ok(Ok(found)) => found,
                 Ok(Err(_)) => return FileResponse::refusal(&FileAccess::lookup_failed()),
-                Err(OffloadFailed) => return FileResponse::refusal(&FileAccess::not_queued()),
+                Err(_) => return FileResponse::refusal(&FileAccess::not_queued()),
             },
         };
         let responded = self
@@ -165,9 +165,9 @@ impl Body for FileBody {
         let this = self.get_mut();
         let bytes = loop {
             if let Some((range, job)) = &mut this.reading {
-                // If the job queue is full, it is read here.
+                // If the job was not run, it is read here.
                 let outcome =
-                    ready!(job.as_mut().poll(task)).unwrap_or_else(|OffloadFailed| read_whole(range));
+                    ready!(job.as_mut().poll(task)).unwrap_or_else(|_| read_whole(range));
                 this.reading = None;
                 break outcome;
             }
