@@ -1,11 +1,12 @@
 //! The handle of a connection: timers, futures, jobs and the drain, beside its reader and its writer.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures_util::future::{Either, select};
 use tidegate::Peer;
 
 use crate::offload::{self, OffloadFailed};
@@ -99,6 +100,37 @@ impl ConnectionHandle {
     /// idle.
     pub fn draining(&self) -> Draining {
         Draining { shared: self.shared.clone(), place: DrainPlace::default() }
+    }
+
+    /// Runs `future`, such as a connection of hyper, to its end. When the server drains, `shut_down` begins to end it.
+    ///
+    /// ```
+    /// use hyper::server::conn::http1;
+    /// # use hyper::{Request, Response, body::Incoming, service::service_fn};
+    /// # async fn answer(request: Request<Incoming>) -> hyper::Result<Response<Incoming>> {
+    /// #     Ok(Response::new(request.into_body()))
+    /// # }
+    /// let service = tidegate_async::service(async |conn| {
+    ///     let handle = conn.handle();
+    ///     let served = http1::Builder::new().timer(conn.timer()).serve_connection(conn, service_fn(answer));
+    ///     handle.with_graceful_shutdown(served, |served| served.graceful_shutdown()).await
+    /// });
+    /// # tidegate::testing::TestConnection::open(&service).unwrap();
+    /// ```
+    pub fn with_graceful_shutdown<F: Future, S: FnOnce(Pin<&mut F>)>(
+        &self,
+        future: F,
+        shut_down: S,
+    ) -> impl Future<Output = F::Output> + use<F, S> {
+        let draining = self.draining();
+        async move {
+            let mut future = pin!(future);
+            if let Either::Left((output, _)) = select(future.as_mut(), draining).await {
+                return output;
+            }
+            shut_down(future.as_mut());
+            future.await
+        }
     }
 }
 

@@ -142,11 +142,13 @@ mod hyper_rt {
     /// Answers each request by its own body. `limit` is for the head of a request, and for the pause before it.
     async fn serve(conn: Connection, limit: Duration) {
         let timer = conn.timer();
-        let mirror = service_fn(async |request: Request<Incoming>| {
-            Ok::<_, Infallible>(Response::new(request.into_body()))
-        });
         let mut builder = http1::Builder::new();
-        let _ = builder.timer(timer).header_read_timeout(limit).serve_connection(conn, mirror).await;
+        let http = builder.timer(timer).header_read_timeout(limit);
+        let _ = http.serve_connection(conn, service_fn(mirror)).await;
+    }
+
+    async fn mirror(request: Request<Incoming>) -> Result<Response<Incoming>, Infallible> {
+        Ok(Response::new(request.into_body()))
     }
 
     /// The head of the next response, and as much of the body as it promises.
@@ -205,6 +207,22 @@ mod hyper_rt {
         assert_eq!(conn.state(), TestState::Open);
         conn.advance(limit * 2);
         assert_ne!(conn.state(), TestState::Open);
+    }
+
+    #[test]
+    fn it_answers_the_request_at_hand_when_the_server_drains() {
+        let service = service(async |conn: Connection| {
+            let (handle, timer) = (conn.handle(), conn.timer());
+            let served = http1::Builder::new().timer(timer).serve_connection(conn, service_fn(mirror));
+            handle.with_graceful_shutdown(served, |served| served.graceful_shutdown()).await
+        });
+        let mut conn = TestConnection::open(&service).unwrap();
+        conn.receive(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nab");
+        conn.drain();
+        conn.advance(Duration::from_secs(5));
+        assert!(!conn.has_finished_sending(), "the request has not ended");
+        conn.receive(b"cd");
+        assert!(conn.output().ends_with(b"abcd") && conn.has_finished_sending(), "{conn:?}");
     }
 
     #[test]

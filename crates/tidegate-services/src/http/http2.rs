@@ -82,14 +82,11 @@ pub(crate) fn service<R: AsyncResponder>(
             http1.timer(conn.timer()).header_read_timeout(limits.request_timeout).max_buf_size(head_bytes);
             let list_bytes = u32::try_from(head_bytes).unwrap_or(u32::MAX);
             http.http2().timer(conn.timer()).max_header_list_size(list_bytes);
-            let (timer, draining) = (conn.timer(), conn.draining());
+            let (handle, timer) = (conn.handle(), conn.timer());
             let answers =
                 service_fn(move |request| answer(request, responder.clone(), limits, timer.clone()));
-            let mut connection = pin!(http.serve_connection(conn, answers));
-            if let Either::Right(_) = select(connection.as_mut(), pin!(draining)).await {
-                connection.as_mut().graceful_shutdown();
-                let _ = connection.await; // its peer went away
-            }
+            let served = http.serve_connection(conn, answers);
+            let _ = handle.with_graceful_shutdown(served, |served| served.graceful_shutdown()).await;
         }
     });
     Checked { service, check }

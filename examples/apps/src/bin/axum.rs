@@ -13,14 +13,9 @@ fn main() -> anyhow::Result<()> {
         async move {
             let mut http = Builder::new(conn.executor());
             http.http1().timer(conn.timer());
-            let draining = conn.draining();
-            let connection = http.serve_connection_with_upgrades(conn, service);
-            tokio::pin!(connection, draining);
-            tokio::select! {
-                _ = connection.as_mut() => return,
-                () = draining => connection.as_mut().graceful_shutdown(),
-            }
-            let _ = connection.await; // its peer went away
+            let handle = conn.handle();
+            let served = http.serve_connection_with_upgrades(conn, service);
+            handle.with_graceful_shutdown(served, |served| served.graceful_shutdown()).await
         }
     }))
 }

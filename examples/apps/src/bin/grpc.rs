@@ -40,14 +40,9 @@ fn main() -> anyhow::Result<()> {
     tidegate_apps::serve(tidegate_async::service(move |conn| {
         let service = TowerToHyperService::new(routes.clone());
         async move {
-            let (mut http, draining) = (Builder::new(conn.executor()), conn.draining());
-            let connection = http.timer(conn.timer()).serve_connection(conn, service);
-            tokio::pin!(connection, draining);
-            tokio::select! {
-                _ = connection.as_mut() => return,
-                () = draining => connection.as_mut().graceful_shutdown(),
-            }
-            let _ = connection.await; // its peer went away
+            let (mut http, handle) = (Builder::new(conn.executor()), conn.handle());
+            let served = http.timer(conn.timer()).serve_connection(conn, service);
+            handle.with_graceful_shutdown(served, |served| served.graceful_shutdown()).await
         }
     }))
 }

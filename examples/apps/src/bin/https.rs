@@ -43,14 +43,9 @@ fn main() -> anyhow::Result<()> {
         async move {
             let mut http = Builder::new(conn.executor());
             http.http1().timer(conn.timer());
-            let draining = conn.draining();
-            let connection = http.serve_connection(conn, TowerToHyperService::new(app));
-            tokio::pin!(connection, draining);
-            tokio::select! {
-                _ = connection.as_mut() => return,
-                () = draining => connection.as_mut().graceful_shutdown(),
-            }
-            let _ = connection.await; // its peer went away
+            let handle = conn.handle();
+            let served = http.serve_connection(conn, TowerToHyperService::new(app));
+            handle.with_graceful_shutdown(served, |served| served.graceful_shutdown()).await
         }
     });
     let tls = TlsServer::new(service, identity, TlsLimits::default(), Arc::default());

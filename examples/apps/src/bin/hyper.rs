@@ -24,14 +24,9 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Either<Full<Bytes
 
 fn main() -> anyhow::Result<()> {
     tidegate_apps::serve(tidegate_async::service(async |conn| {
-        let draining = conn.draining();
+        let handle = conn.handle();
         let mut http = http1::Builder::new();
-        let connection = http.timer(conn.timer()).serve_connection(conn, service_fn(answer));
-        tokio::pin!(connection, draining);
-        tokio::select! {
-            _ = connection.as_mut() => return,
-            () = draining => connection.as_mut().graceful_shutdown(),
-        }
-        let _ = connection.await; // its peer went away
+        let served = http.timer(conn.timer()).serve_connection(conn, service_fn(answer));
+        handle.with_graceful_shutdown(served, |served| served.graceful_shutdown()).await
     }))
 }
