@@ -72,7 +72,7 @@ pub use handle::{ConnectionHandle, Draining};
 #[cfg(feature = "hyper")]
 pub use io::hyper::{Executor, Timer};
 pub use offload::OffloadFailed;
-pub use service::{AsyncService, service};
+pub use service::{AsyncService, service, service_with};
 pub use session::AsyncSession;
 pub use time::{Elapsed, Sleep, Timeout};
 

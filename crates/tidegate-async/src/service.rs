@@ -10,6 +10,27 @@ use crate::{AsyncSession, Connection};
 /// Creates a [`Service`] from an async function that serves one connection; see the [crate].
 ///
 /// The future must be [`Send`]: `pool` and `tokio` move connections between threads. Its result is ignored.
+///
+/// The future owns what it uses: `async move |conn| …` with a captured value does not compile, because that would be
+/// borrowed from the function. State that connections share is cloned for each, here or by [`service_with`]:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use tidegate_async::Connection;
+/// use tokio::io::AsyncWriteExt;
+///
+/// let visits = Arc::new(AtomicUsize::new(0));
+/// let service = tidegate_async::service(move |mut conn: Connection| {
+///     let visits = visits.clone();
+///     async move {
+///         let number = visits.fetch_add(1, Ordering::Relaxed) + 1;
+///         conn.write_all(format!("visit {number}\n").as_bytes()).await
+///     }
+/// });
+/// # let conn = tidegate::testing::TestConnection::open(&service).unwrap();
+/// # assert_eq!(conn.output(), b"visit 1\n");
+/// ```
 pub fn service<F, T>(serve: F) -> AsyncService<F, T>
 where
     F: Fn(Connection) -> T + Send + Sync + 'static,
@@ -22,6 +43,31 @@ where
         runtime: None,
         future: PhantomData,
     }
+}
+
+/// The same with state that is cloned for each connection.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tokio::io::AsyncWriteExt;
+///
+/// let greeting = Arc::<str>::from("hello\n");
+/// let service = tidegate_async::service_with(greeting, async |mut conn, greeting| {
+///     conn.write_all(greeting.as_bytes()).await
+/// });
+/// # let conn = tidegate::testing::TestConnection::open(&service).unwrap();
+/// # assert_eq!(conn.output(), b"hello\n");
+/// ```
+pub fn service_with<S, F, T>(
+    state: S,
+    serve: F,
+) -> AsyncService<impl Fn(Connection) -> T + Send + Sync + 'static, T>
+where
+    S: Clone + Send + Sync + 'static,
+    F: Fn(Connection, S) -> T + Send + Sync + 'static,
+    T: Future + Send + 'static,
+{
+    service(move |conn| serve(conn, state.clone()))
 }
 
 /// A service whose sessions are futures; created by [`service`].
