@@ -49,6 +49,12 @@
 //! is not read at once, and output of other threads, are copied once more. Of the timers of a connection the first needs
 //! no allocation.
 //!
+//! # Stack
+//!
+//! On `blocking` and `pool` the code runs on threads with a stack of
+//! [`Policy::thread_stack_bytes`](tidegate::Policy::thread_stack_bytes), 128 KiB by default. hyper in a build without
+//! optimisation needs more, such as 1 MiB. A stack that overflows ends the process.
+//!
 //! # Features
 //!
 //! `tokio` (default), `futures-io`, `hyper`: the traits that [`Connection`] implements.
