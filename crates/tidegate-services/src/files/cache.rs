@@ -17,7 +17,9 @@ const EACH_BYTES: usize = 1024;
 /// Maximum documents of a thread, whatever their size.
 const MOST: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 
+/// Each is on separate cache lines, with its lock: every request writes to those of its thread.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct DocumentCache {
     documents: LruCache<Box<str>, Kept>,
     /// Limits on bytes, open files and number of documents.
@@ -163,6 +165,7 @@ fn cost(document: &Document) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::time::SystemTime;
 
     use bytes::Bytes;
@@ -179,6 +182,12 @@ mod tests {
         let (etag, length) = ("\"\"".into(), bytes as u64);
         let plain = Variant { coding: None, length, modified, etag, content, whole: None };
         Document { content_type: "text/plain".into(), variants: vec![plain] }
+    }
+
+    #[test]
+    fn two_caches_and_their_locks_share_no_cache_line() {
+        assert!(align_of::<Mutex<DocumentCache>>() >= 128);
+        assert!(size_of::<Mutex<DocumentCache>>().is_multiple_of(128));
     }
 
     #[test]

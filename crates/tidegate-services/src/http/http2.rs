@@ -163,11 +163,10 @@ pub(crate) fn response<'a, B>(
 
 /// See [`http2`](super::http2()).
 pub(super) fn page(page: Page, limits: HttpLimits) -> impl Service {
-    let page = Arc::new(page);
-    service(limits, move |policy| limits.check(policy), move |_| page.clone())
+    service(limits, move |policy| limits.check(policy), move |_| page.counted_apart())
 }
 
-impl AsyncResponder for Arc<Page> {
+impl AsyncResponder for Page {
     type Content = Full<Bytes>;
 
     fn answer(&self, request: &Parts) -> impl Future<Output = Response<Full<Bytes>>> + Send {

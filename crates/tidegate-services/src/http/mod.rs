@@ -31,7 +31,7 @@ mod scan;
 pub(crate) mod session;
 mod target;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tidegate::policy::{Limit, Limited};
@@ -134,24 +134,29 @@ impl HttpLimits {
 /// Maximum header fields of a request; more are answered with 431.
 pub const MOST_FIELDS: usize = scan::MOST_FIELDS;
 
+/// I/O threads that have a slot to themselves; more of them share.
+const MOST_SLOTS: usize = 1024;
+
 /// A service that responds to every request with the same page.
 #[derive(Debug)]
 pub struct Http {
-    /// One for each processor, so that threads do not contend for reference counts.
-    slots: Vec<Arc<SharedPage>>,
+    page: Page,
     limits: HttpLimits,
+    /// One for each I/O thread, made with its first connection: threads share no lock and no reference count.
+    slots: Box<[OnceLock<Arc<SharedPage>>]>,
 }
 
 impl Http {
     /// Serves `page` within `limits`.
     #[must_use]
     pub fn new(page: Page, limits: HttpLimits) -> Self {
-        let page = Arc::new(page);
-        let now = Instant::now();
-        let processors = std::thread::available_parallelism().map_or(1, usize::from).min(64);
-        let slots =
-            (0..processors).map(|_| Arc::new(SharedPage::new(Arc::clone(&page), limits, now))).collect();
-        Self { slots, limits }
+        Self { page, limits, slots: (0..MOST_SLOTS).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// What the connections of an I/O thread share.
+    fn slot(&self, thread: usize) -> &Arc<SharedPage> {
+        let make = || Arc::new(SharedPage::new(&self.page, self.limits, Instant::now()));
+        self.slots[thread % MOST_SLOTS].get_or_init(make)
     }
 }
 
@@ -166,11 +171,24 @@ impl Service for Http {
     type Session = HttpSession;
 
     fn open(&self, peer: &Peer) -> Result<HttpSession, Refusal> {
-        let slot = self.slots.get(peer.thread % self.slots.len().max(1)).ok_or(Refusal)?;
-        Ok(HttpSession::new(Arc::clone(slot)))
+        Ok(HttpSession::new(Arc::clone(self.slot(peer.thread))))
     }
 
     fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
         self.limits.check(policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_threads_than_processors_have_a_slot_each() {
+        let http = Http::default();
+        let of_threads: Vec<_> = (0..300).map(|thread| Arc::as_ptr(http.slot(thread))).collect();
+        let again: Vec<_> = (0..300).map(|thread| Arc::as_ptr(http.slot(thread))).collect();
+        assert_eq!(of_threads, again, "connections of a thread share it");
+        assert_eq!(of_threads.into_iter().collect::<std::collections::BTreeSet<_>>().len(), 300);
     }
 }

@@ -58,7 +58,22 @@ impl Default for Page {
     }
 }
 
+/// Bytes of another owner behind a reference count that is on separate cache lines.
+#[repr(align(128))]
+pub(super) struct CountedApart(Bytes);
+
+impl AsRef<[u8]> for CountedApart {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl Page {
+    /// The same page, whose body has a separate reference count: for one thread, which counts with each response.
+    pub(super) fn counted_apart(&self) -> Self {
+        Self { body: Bytes::from_owner(CountedApart(self.body.clone())), ..*self }
+    }
+
     /// Creates a page from bytes and a media type (RFC 9110, section 8.3.1).
     #[must_use]
     pub fn new(body: impl Into<Bytes>, content_type: &'static str) -> Self {

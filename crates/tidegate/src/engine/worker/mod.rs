@@ -320,7 +320,9 @@ impl Drop for InPlace {
     }
 }
 
-/// What wakes the thread of a place while that runs.
+/// What wakes the thread of a place while that runs. Each is on separate cache lines: threads that wake different ones
+/// do not meet.
+#[repr(align(128))]
 #[derive(Default)]
 struct PlaceWaker(Mutex<Option<Arc<Waker>>>);
 
