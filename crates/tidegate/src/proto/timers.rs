@@ -11,6 +11,7 @@ const LEVELS: usize = 7;
 const SLOTS: u64 = 64;
 const TICKS_PER_MS: u64 = 64;
 const TICK_NS: u64 = 1_000_000 / TICKS_PER_MS;
+const TICKS_PER_SECOND: u64 = 1_000 * TICKS_PER_MS;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
@@ -91,7 +92,7 @@ impl Timers {
 
     /// Advances time and appends every slot whose deadline has passed to `fired`.
     pub fn advance(&mut self, now: Instant, fired: &mut Vec<u32>) {
-        let until = (now.saturating_duration_since(self.base).as_nanos() / u128::from(TICK_NS)) as u64;
+        let until = whole_ticks(now.saturating_duration_since(self.base));
         while self.done < until {
             // Nothing is due before that: skip to it.
             let Some(next) = self.next_tick().filter(|&next| next <= until) else {
@@ -251,6 +252,14 @@ impl Timers {
     }
 }
 
+/// The ticks that have passed after this time. A second is a whole number of ticks, so it takes no division of 128 bits,
+/// which would be a call in every turn of a loop.
+#[inline]
+fn whole_ticks(time: Duration) -> u64 {
+    let of_seconds = time.as_secs().saturating_mul(TICKS_PER_SECOND);
+    of_seconds.saturating_add(u64::from(time.subsec_nanos()) / TICK_NS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,7 +323,32 @@ mod tests {
         assert!((us(101)..us(101 + 16)).contains(&sleep), "{sleep:?}");
     }
 
+    /// By division of all nanoseconds.
+    fn ticks_by_nanoseconds(time: Duration) -> u128 {
+        time.as_nanos() / u128::from(TICK_NS)
+    }
+
+    #[test]
+    fn ticks_change_at_the_nanosecond_at_which_those_of_all_nanoseconds_do() {
+        assert_eq!(TICKS_PER_SECOND * TICK_NS, 1_000_000_000);
+        for second in [0, 1, 59, 86_400, 63_072_000] {
+            for tick in [1, 2, 63, 64, TICKS_PER_SECOND - 1, TICKS_PER_SECOND] {
+                let at = Duration::new(second, 0) + Duration::from_nanos(tick * TICK_NS);
+                for time in [at - Duration::from_nanos(1), at, at + Duration::from_nanos(1)] {
+                    assert_eq!(u128::from(whole_ticks(time)), ticks_by_nanoseconds(time), "{time:?}");
+                }
+            }
+        }
+        assert_eq!(whole_ticks(Duration::MAX), u64::MAX, "never, not soon");
+    }
+
     proptest! {
+        #[test]
+        fn ticks_are_those_of_all_nanoseconds(seconds in 0u64..1 << 47, nanos in 0u32..1_000_000_000) {
+            let time = Duration::new(seconds, nanos);
+            prop_assert_eq!(u128::from(whole_ticks(time)), ticks_by_nanoseconds(time));
+        }
+
         /// Whatever is armed, disarmed and waited for: each deadline fires once, at most a tick
         /// late and never early, and a thread that sleeps as told misses none.
         #[test]
