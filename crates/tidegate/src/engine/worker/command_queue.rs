@@ -212,9 +212,13 @@ impl CommandQueue {
         idle
     }
 
-    /// Says that the thread is awake.
+    /// Says that the thread is awake. Costs one load if it was not about to sleep, or was woken by a command: only
+    /// this thread sets `asleep`, so one that reads `false` has nothing to take back. The load acquires what the other
+    /// did before.
     pub(crate) fn woken(&self) {
-        self.asleep.swap(false, Ordering::SeqCst);
+        if self.asleep.load(Ordering::Acquire) {
+            self.asleep.swap(false, Ordering::SeqCst);
+        }
     }
 
     /// Takes no more commands. Moves what was taken and still waits to the end of `into`: their senders were promised
