@@ -28,7 +28,7 @@ pub struct TlsArgs {
 /// The TLS configuration of a server.
 pub struct Secure {
     /// The certificate and its key.
-    pub identity: Arc<Identity>,
+    pub identity: Identity,
     limits: TlsLimits,
     counters: Arc<TlsCounters>,
     reloads: Arc<OneAtATime>,
@@ -47,7 +47,7 @@ impl TlsArgs {
         let mut limits = TlsLimits::default();
         self.limits.apply(&mut limits);
         limits.check(policy).map_err(usage)?;
-        let identity = Arc::new(Identity::read(cert, key, protocols).map_err(usage)?);
+        let identity = Identity::read(cert, key).map_err(usage)?.protocols(protocols);
         Ok(Some(Secure { identity, limits, counters: Arc::default(), reloads: Arc::default() }))
     }
 }
@@ -55,7 +55,7 @@ impl TlsArgs {
 impl Secure {
     /// Wraps a service.
     pub fn around<S: Service>(&self, service: S) -> TlsServer<S> {
-        TlsServer::new(service, self.identity.clone(), self.limits, self.counters.clone())
+        TlsServer::new(service, self.identity.clone()).limits(self.limits).count_in(self.counters.clone())
     }
 
     /// Reloads the files on a separate thread, because a file system may block, and reports the result.

@@ -92,7 +92,7 @@ pub(crate) fn start<S: Service>(
         return Ok((Client::new(load).policy(policy).model(model).start()?, None));
     };
     let limits = TlsLimits::default().handshake_timeout(Some(tls.handshake_timeout));
-    let service = TlsClient::new(load, target.clone(), &tls.name, tls.trust.clone(), limits)?;
+    let service = TlsClient::new(load, target.clone(), &tls.name, tls.trust.clone())?.limits(limits);
     let counters = service.counters();
     Ok((Client::new(service).policy(policy).model(model).start()?, Some(counters)))
 }

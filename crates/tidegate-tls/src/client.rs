@@ -15,12 +15,30 @@ use rustls::{
 use tidegate::{Dial, Endpoint, Origin, Peer, Policy, PolicyError, Refusal, Service, ServiceOptions};
 
 use crate::fault::{TlsCounters, TlsError};
-use crate::server::{certificates, certificates_of};
+use crate::pem::PemText;
+use crate::server::alpn;
 use crate::session::{TlsLimits, TlsSession, TlsShared};
 
-/// Which server certificates are trusted.
+/// Which server certificates are trusted, or a whole rustls configuration.
+///
+/// Except for those made [from](Self::from) a [`ClientConfig`], which is used as it is: the provider ring, TLS 1.2 and
+/// 1.3 with rustls' default cipher suites, resumption of earlier sessions, no client certificate, no ALPN.
 #[derive(Clone, Debug)]
-pub struct Trust(ClientConfig);
+pub struct Trust(Arc<ClientConfig>);
+
+/// Uses the configuration as it is: a client certificate, another verifier, another provider, other versions.
+impl From<Arc<ClientConfig>> for Trust {
+    fn from(config: Arc<ClientConfig>) -> Self {
+        Self(config)
+    }
+}
+
+/// Uses the configuration as it is: a client certificate, another verifier, another provider, other versions.
+impl From<ClientConfig> for Trust {
+    fn from(config: ClientConfig) -> Self {
+        Self(Arc::new(config))
+    }
+}
 
 impl Trust {
     /// Trusts the system's certificate authorities.
@@ -43,8 +61,8 @@ impl Trust {
     ///
     /// # Errors
     /// The file cannot be read, or holds no certificate usable as an authority.
-    pub fn file(path: &Path) -> Result<Self, TlsError> {
-        Self::in_given(certificates(path)?)
+    pub fn file(path: impl AsRef<Path>) -> Result<Self, TlsError> {
+        Self::in_given(PemText::read(path.as_ref())?.certificates()?)
     }
 
     /// Trusts the authorities in this PEM text.
@@ -52,7 +70,7 @@ impl Trust {
     /// # Errors
     /// It holds no certificate usable as an authority.
     pub fn pem(text: &str) -> Result<Self, TlsError> {
-        Self::in_given(certificates_of(text)?)
+        Self::in_given(PemText::of(text).certificates()?)
     }
 
     /// Trusts every certificate, which allows man-in-the-middle attacks: only for tests of your own servers.
@@ -61,15 +79,16 @@ impl Trust {
     /// Errors of rustls that the caller cannot correct.
     pub fn anything() -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
-        let mut trust = Self::in_roots(RootCertStore::empty())?;
-        trust.0.dangerous().set_certificate_verifier(Arc::new(Anything(provider)));
-        Ok(trust)
+        Self::by_verifier(Anything(provider))
     }
 
     fn in_given(certificates: Vec<CertificateDer<'static>>) -> Result<Self, TlsError> {
-        let given = GivenCertificates::new(certificates)?;
+        Self::by_verifier(GivenCertificates::new(certificates)?)
+    }
+
+    fn by_verifier(verifier: impl ServerCertVerifier + 'static) -> Result<Self, TlsError> {
         let mut trust = Self::in_roots(RootCertStore::empty())?;
-        trust.0.dangerous().set_certificate_verifier(Arc::new(given));
+        trust.config().dangerous().set_certificate_verifier(Arc::new(verifier));
         Ok(trust)
     }
 
@@ -78,20 +97,24 @@ impl Trust {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Ok(Self(config))
+        Ok(config.into())
+    }
+
+    fn config(&mut self) -> &mut ClientConfig {
+        Arc::make_mut(&mut self.0)
     }
 
     /// Offers these protocols for ALPN (RFC 7301), in order of preference.
     #[must_use]
     pub fn protocols(mut self, protocols: &[&str]) -> Self {
-        self.0.alpn_protocols = protocols.iter().map(|name| name.as_bytes().into()).collect();
+        self.config().alpn_protocols = alpn(protocols);
         self
     }
 
     /// Disables session resumption: every handshake is a full one.
     #[must_use]
     pub fn without_resumption(mut self) -> Self {
-        self.0.resumption = Resumption::disabled();
+        self.config().resumption = Resumption::disabled();
         self
     }
 }
@@ -208,6 +231,17 @@ impl ServerCertVerifier for Anything {
 /// A service whose dialled connections are encrypted. Accepted ones are refused.
 ///
 /// A failed handshake is reported to [`Service::dial_failed`] of the inner service, as a failed dial.
+///
+/// ```no_run
+/// use tidegate_tls::{TlsClient, Trust};
+/// # use tidegate_services::Echo;
+///
+/// let target: tidegate::Endpoint = "192.0.2.1:443".parse()?;
+/// let service = TlsClient::new(Echo, target.clone(), "example.org", Trust::system()?)?;
+/// let client = tidegate::Client::new(service).start()?;
+/// client.dial(&target)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TlsClient<S> {
     shared: Arc<TlsShared<S>>,
     config: Arc<ClientConfig>,
@@ -221,21 +255,30 @@ impl<S> std::fmt::Debug for TlsClient<S> {
 }
 
 impl<S: Service> TlsClient<S> {
-    /// Encrypts the connections of `service` to `target`. The server's certificate must be valid for `name`, a host
-    /// name or an IP address.
+    /// Encrypts the connections of `service` to `target`, under the default [limits](TlsLimits). The server's
+    /// certificate must be valid for `name`, a host name or an IP address. What it is trusted by has no default: a
+    /// [`Trust`] or a [`ClientConfig`].
     ///
     /// # Errors
     /// `name` is neither of them.
-    pub fn new(
-        service: S,
-        target: Endpoint,
-        name: &str,
-        trust: Trust,
-        limits: TlsLimits,
-    ) -> Result<Self, TlsError> {
+    pub fn new(service: S, target: Endpoint, name: &str, trust: impl Into<Trust>) -> Result<Self, TlsError> {
         let name = ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.into()))?;
-        let shared = TlsShared { service, limits, counters: Arc::default(), target: Some(target) };
-        Ok(Self { shared: Arc::new(shared), config: Arc::new(trust.0), name })
+        let shared = Arc::new(TlsShared::new(service, Some(target)));
+        Ok(Self { shared, config: trust.into().0, name })
+    }
+
+    /// Sets the limits.
+    #[must_use]
+    pub fn limits(mut self, limits: TlsLimits) -> Self {
+        Arc::make_mut(&mut self.shared).limits = limits;
+        self
+    }
+
+    /// Counts handshakes in these counters, which several services may share. By default it has its own.
+    #[must_use]
+    pub fn count_in(mut self, counters: Arc<TlsCounters>) -> Self {
+        Arc::make_mut(&mut self.shared).counters = counters;
+        self
     }
 
     /// The counters; valid while the service runs.
@@ -299,10 +342,8 @@ mod tests {
     /// Two as `openssl req -x509 -newkey ec -subj /CN=localhost -addext subjectAltName=DNS:localhost` makes them, with
     /// the times of those of rcgen (`openssl ca -selfsign`, OpenSSL 3.0).
     fn of_openssl() -> [CertificateDer<'static>; 2] {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("both.pem");
-        std::fs::write(&path, include_str!("client/openssl.pem")).unwrap();
-        certificates(&path).unwrap().try_into().expect("two")
+        let both = PemText::of(include_str!("client/openssl.pem"));
+        both.certificates().unwrap().try_into().expect("two")
     }
 
     fn params(is_ca: IsCa) -> CertificateParams {

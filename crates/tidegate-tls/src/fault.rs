@@ -111,7 +111,7 @@ pub enum TlsError {
         why: String,
     },
     /// There are no files to reload.
-    #[error("this identity was created from a configuration, not from files: change it with replace()")]
+    #[error("this identity was not read from files: change it with replace()")]
     NoFiles,
     /// Certificate and key do not match, or are of an unsupported kind.
     #[error(

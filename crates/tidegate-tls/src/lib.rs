@@ -29,6 +29,7 @@
 mod channel;
 mod client;
 mod fault;
+mod pem;
 mod server;
 mod server_name;
 mod session;

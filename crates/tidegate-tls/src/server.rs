@@ -7,27 +7,33 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ProducesTickets, UnbufferedServerConnection};
 use tidegate::{Dial, Origin, Peer, Policy, PolicyError, Refusal, Service, ServiceOptions};
 
 use crate::fault::{TlsCounters, TlsError};
+use crate::pem::PemText;
 use crate::server_name::noting;
 use crate::session::{TlsLimits, TlsSession, TlsShared};
 
-/// A server's certificate and key, from PEM files or from a rustls configuration.
+/// A server's certificate and key, from PEM files or texts, or a rustls configuration.
 ///
-/// Connections use the configuration at the time they begin; [`reload`](Self::reload) and [`replace`](Self::replace) do
-/// not affect established ones.
+/// PEM is used with the provider ring, TLS 1.2 and 1.3 with rustls' default cipher suites, session tickets, no early
+/// data and no client certificates. For other settings make an identity [from](Self::from) a [`ServerConfig`], which is
+/// used as it is.
+///
+/// Clones share the certificate. Connections use the configuration at the time they begin; [`reload`](Self::reload) and
+/// [`replace`](Self::replace) do not affect established ones.
+#[derive(Clone, Debug)]
+pub struct Identity(Arc<IdentityState>);
+
 #[derive(Debug)]
-pub struct Identity {
+struct IdentityState {
     files: Option<CertificateFiles>,
     config: ArcSwap<ServerConfig>,
 }
 
 /// The source of the certificate, and the settings shared by its configurations.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct CertificateFiles {
     cert: PathBuf,
     key: PathBuf,
@@ -38,99 +44,110 @@ struct CertificateFiles {
 }
 
 impl Identity {
-    /// Reads the certificate chain and the key. `protocols` are for ALPN: a client that offers some, but none of these,
-    /// is rejected.
+    /// Reads the certificate chain and the key from PEM files.
     ///
     /// # Errors
     /// A file cannot be read, has other content, or the key does not match the certificate.
-    pub fn read(cert: &Path, key: &Path, protocols: &[&str]) -> Result<Self, TlsError> {
-        let tickets = ring::Ticketer::new()?;
-        let protocols: Vec<Vec<u8>> = protocols.iter().map(|name| name.as_bytes().into()).collect();
-        let files = CertificateFiles { cert: cert.into(), key: key.into(), protocols, tickets };
-        let config = ArcSwap::new(noting(&Arc::new(files.config()?)));
-        Ok(Self { files: Some(files), config })
+    pub fn read(cert: impl AsRef<Path>, key: impl AsRef<Path>) -> Result<Self, TlsError> {
+        let files = CertificateFiles {
+            cert: cert.as_ref().into(),
+            key: key.as_ref().into(),
+            protocols: Vec::new(),
+            tickets: ring::Ticketer::new()?,
+        };
+        let config = noting(files.config()?);
+        Ok(Self::new(Some(files), config))
     }
 
-    /// Uses a rustls configuration: client certificates, several names, another provider, other versions.
+    /// Takes the certificate chain and the key from PEM texts.
+    ///
+    /// # Errors
+    /// A text has other content, or the key does not match the certificate.
+    pub fn pem(cert: &str, key: &str) -> Result<Self, TlsError> {
+        let mut config = config_of(&PemText::of(cert), &PemText::of(key))?;
+        config.ticketer = ring::Ticketer::new()?;
+        Ok(config.into())
+    }
+
+    fn new(files: Option<CertificateFiles>, config: Arc<ServerConfig>) -> Self {
+        Self(Arc::new(IdentityState { files, config: ArcSwap::new(config) }))
+    }
+
+    /// Selects from these protocols by ALPN (RFC 7301), in order of preference: a client that offers some, but none of
+    /// these, is rejected. By default ALPN is disabled, or as in the [`ServerConfig`] given. Earlier clones keep their
+    /// protocols, and share no certificate with the result.
     #[must_use]
-    pub fn of(config: Arc<ServerConfig>) -> Self {
-        Self { files: None, config: ArcSwap::new(noting(&config)) }
+    pub fn protocols(self, protocols: &[&str]) -> Self {
+        let protocols = alpn(protocols);
+        let mut config = ServerConfig::clone(&self.0.config.load());
+        config.alpn_protocols.clone_from(&protocols);
+        let files = self.0.files.clone().map(|files| CertificateFiles { protocols, ..files });
+        Self::new(files, Arc::new(config))
     }
 
-    /// Replaces the configuration for new connections.
-    pub fn replace(&self, config: Arc<ServerConfig>) {
-        self.config.store(noting(&config));
+    /// Replaces the configuration for new connections, with its protocols: by another identity, or by what one is made
+    /// from.
+    pub fn replace(&self, with: impl Into<Self>) {
+        self.0.config.store(with.into().0.config.load_full());
     }
 
     /// Reads the files again. New connections use the new content; after an error they keep the previous one.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read); [`TlsError::NoFiles`] if this was created [from a configuration](Self::of).
+    /// Those of [`read`](Self::read); [`TlsError::NoFiles`] if this was not created by that.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let files = self.files.as_ref().ok_or(TlsError::NoFiles)?;
-        self.config.store(noting(&Arc::new(files.config()?)));
+        let files = self.0.files.as_ref().ok_or(TlsError::NoFiles)?;
+        self.0.config.store(noting(files.config()?));
         Ok(())
+    }
+
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.0.config.load_full()
+    }
+}
+
+/// Uses the configuration as it is: client certificates, several names, another provider, other versions.
+impl From<Arc<ServerConfig>> for Identity {
+    fn from(config: Arc<ServerConfig>) -> Self {
+        Arc::unwrap_or_clone(config).into()
+    }
+}
+
+/// Uses the configuration as it is: client certificates, several names, another provider, other versions.
+impl From<ServerConfig> for Identity {
+    fn from(config: ServerConfig) -> Self {
+        Self::new(None, noting(config))
     }
 }
 
 impl CertificateFiles {
     fn config(&self) -> Result<ServerConfig, TlsError> {
-        let Self { cert, key, protocols, tickets } = self;
-        let chain = certificates(cert)?;
-        let secret =
-            PrivateKeyDer::from_pem_slice(&contents(key)?).map_err(|e| pem_error(key, "private key", e))?;
-        let pair = |error: rustls::Error| TlsError::Pair {
-            cert: cert.into(),
-            key: key.into(),
-            error: Box::new(error),
-        };
-        let mut config = ServerConfig::builder_with_provider(ring::default_provider().into())
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_single_cert(chain, secret)
-            .map_err(pair)?;
-        config.alpn_protocols.clone_from(protocols);
-        config.ticketer = tickets.clone();
+        let mut config = config_of(&PemText::read(&self.cert)?, &PemText::read(&self.key)?)?;
+        config.alpn_protocols.clone_from(&self.protocols);
+        config.ticketer = self.tickets.clone();
         Ok(config)
     }
 }
 
-/// Reads a regular file: others (a FIFO, a terminal) may never end, or block the reader forever.
-fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let read = |path: &Path| match std::fs::metadata(path)?.is_file() {
-        true => std::fs::read(path),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+/// A configuration with this certificate chain and key, the versions and cipher suites that rustls calls safe, and no
+/// session tickets yet.
+fn config_of(cert: &PemText<'_>, key: &PemText<'_>) -> Result<ServerConfig, TlsError> {
+    let (chain, secret) = (cert.certificates()?, key.key()?);
+    let pair = |error: rustls::Error| TlsError::Pair {
+        cert: cert.source.into(),
+        key: key.source.into(),
+        error: Box::new(error),
     };
-    read(path).map_err(|error| TlsError::Read { path: path.into(), error })
+    ServerConfig::builder_with_provider(ring::default_provider().into())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, secret)
+        .map_err(pair)
 }
 
-/// All certificates of a file.
-pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let error = |e| pem_error(path, "certificate", e);
-    let all: Vec<_> =
-        CertificateDer::pem_slice_iter(&contents(path)?).collect::<Result<_, _>>().map_err(error)?;
-    if all.is_empty() {
-        return Err(error(pem::Error::NoItemsFound));
-    }
-    Ok(all)
-}
-
-/// The certificates in a text.
-pub(crate) fn certificates_of(text: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let error = |e| pem_error(Path::new("the text given"), "certificate", e);
-    let all: Vec<_> =
-        CertificateDer::pem_slice_iter(text.as_bytes()).collect::<Result<_, _>>().map_err(error)?;
-    if all.is_empty() {
-        return Err(error(pem::Error::NoItemsFound));
-    }
-    Ok(all)
-}
-
-fn pem_error(path: &Path, what: &'static str, e: pem::Error) -> TlsError {
-    match e {
-        pem::Error::Io(error) => TlsError::Read { path: path.into(), error },
-        other => TlsError::Pem { path: path.into(), what, why: other.to_string() },
-    }
+/// Protocols as rustls has them.
+pub(crate) fn alpn(protocols: &[&str]) -> Vec<Vec<u8>> {
+    protocols.iter().map(|name| name.as_bytes().into()).collect()
 }
 
 /// A service whose accepted connections are encrypted. Dialled ones are refused.
@@ -139,20 +156,18 @@ fn pem_error(path: &Path, what: &'static str, e: pem::Error) -> TlsError {
 /// passed to the inner service.
 ///
 /// ```no_run
-/// use std::sync::Arc;
-/// use tidegate_tls::{Identity, TlsLimits, TlsServer};
+/// use tidegate_tls::{Identity, TlsServer};
 /// # use tidegate_services::Echo;
 ///
-/// let limits = TlsLimits::default();
-/// let identity = Arc::new(Identity::read("cert.pem".as_ref(), "key.pem".as_ref(), &[])?);
-/// let service = TlsServer::new(Echo, identity.clone(), limits, Default::default());
+/// let identity = Identity::read("cert.pem", "key.pem")?;
+/// let service = TlsServer::new(Echo, identity.clone());
 /// let running = tidegate::Server::new(service).bind("127.0.0.1:7000")?.start()?;
 /// identity.reload()?; // the files hold another certificate now
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TlsServer<S> {
     shared: Arc<TlsShared<S>>,
-    identity: Arc<Identity>,
+    identity: Identity,
 }
 
 impl<S> std::fmt::Debug for TlsServer<S> {
@@ -162,19 +177,25 @@ impl<S> std::fmt::Debug for TlsServer<S> {
 }
 
 impl<S: Service> TlsServer<S> {
-    /// Encrypts the connections to `service`, and counts handshakes.
+    /// Encrypts the connections to `service` by an [`Identity`] or a [`ServerConfig`], under the default
+    /// [limits](TlsLimits).
     #[must_use]
-    pub fn new(service: S, identity: Arc<Identity>, limits: TlsLimits, counters: Arc<TlsCounters>) -> Self {
-        Self { shared: Arc::new(TlsShared { service, limits, counters, target: None }), identity }
+    pub fn new(service: S, identity: impl Into<Identity>) -> Self {
+        Self { shared: Arc::new(TlsShared::new(service, None)), identity: identity.into() }
     }
 
-    /// Encrypts the connections to `service` with a rustls configuration (client certificates, several names, ALPN) and
-    /// the default limits.
-    ///
-    /// The inner service gets the result of the handshake in [`Peer::tls`].
+    /// Sets the limits.
     #[must_use]
-    pub fn with_config(service: S, config: Arc<ServerConfig>) -> Self {
-        Self::new(service, Arc::new(Identity::of(config)), TlsLimits::default(), Arc::default())
+    pub fn limits(mut self, limits: TlsLimits) -> Self {
+        Arc::make_mut(&mut self.shared).limits = limits;
+        self
+    }
+
+    /// Counts handshakes in these counters, which several services may share. By default it has its own.
+    #[must_use]
+    pub fn count_in(mut self, counters: Arc<TlsCounters>) -> Self {
+        Arc::make_mut(&mut self.shared).counters = counters;
+        self
     }
 
     /// The counters; valid while the service runs.
@@ -189,7 +210,7 @@ impl<S: Service> Service for TlsServer<S> {
 
     fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal> {
         let Origin::Accepted = peer.origin else { return Err(Refusal) };
-        let connection = UnbufferedServerConnection::new(self.identity.config.load_full());
+        let connection = UnbufferedServerConnection::new(self.identity.config());
         let connection = connection.map_err(|e| {
             tracing::warn!(%e, "cannot start a TLS connection");
             Refusal

@@ -35,8 +35,7 @@ impl ResolvesServerCert for Noting {
 }
 
 /// The same configuration with a resolver that captures names.
-pub(crate) fn noting(config: &Arc<ServerConfig>) -> Arc<ServerConfig> {
-    let mut noting = ServerConfig::clone(config);
-    noting.cert_resolver = Arc::new(Noting(noting.cert_resolver));
-    Arc::new(noting)
+pub(crate) fn noting(mut config: ServerConfig) -> Arc<ServerConfig> {
+    config.cert_resolver = Arc::new(Noting(config.cert_resolver));
+    Arc::new(config)
 }

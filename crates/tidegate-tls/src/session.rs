@@ -62,11 +62,25 @@ impl TlsLimits {
 
 /// State shared by all connections of one service.
 pub(crate) struct TlsShared<S> {
-    pub(crate) service: S,
+    pub(crate) service: Arc<S>,
     pub(crate) limits: TlsLimits,
     pub(crate) counters: Arc<TlsCounters>,
     /// The destination of dialled connections, used to report failed ones.
     pub(crate) target: Option<Endpoint>,
+}
+
+impl<S> TlsShared<S> {
+    pub(crate) fn new(service: S, target: Option<Endpoint>) -> Self {
+        Self { service: Arc::new(service), limits: TlsLimits::default(), counters: Arc::default(), target }
+    }
+}
+
+/// For a setter while connections share it, which keep theirs.
+impl<S> Clone for TlsShared<S> {
+    fn clone(&self) -> Self {
+        let (service, counters) = (self.service.clone(), self.counters.clone());
+        Self { service, limits: self.limits, counters, target: self.target.clone() }
+    }
 }
 
 /// One connection that is encrypted.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use rustls::version::TLS13;
 use tidegate::{CloseReason, Consumed, Flow, Outbox, Peer, Policy, Refusal, Service, Session};
 use tidegate_services::Echo;
-use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
+use tidegate_tls::{Fault, TlsCounters, TlsServer};
 
 use crate::papers::Papers;
 use crate::test_client::TestClient;
@@ -57,8 +57,7 @@ impl Session for Producer {
 fn a_peer_that_does_not_read_holds_the_session_back() {
     let papers = Papers::of("localhost");
     let producer = Producer::default();
-    let service =
-        TlsServer::new(producer.clone(), papers.identity(&[]), TlsLimits::default(), Arc::default());
+    let service = TlsServer::new(producer.clone(), papers.identity(&[]));
     let policy = Policy::default();
     let (low, high) = (policy.outbox.low, policy.outbox.high);
     let mut wire = TestConnection::to(&service, policy);
@@ -85,7 +84,7 @@ fn a_peer_that_does_not_read_holds_the_session_back() {
 #[test]
 fn a_peer_that_floods_and_does_not_read_is_not_read_from() {
     let papers = Papers::of("localhost");
-    let service = TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), Arc::default());
+    let service = TlsServer::new(Echo, papers.identity(&[]));
     let policy = Policy::default();
     let high = policy.outbox.high;
     let mut wire = TestConnection::to(&service, policy);
@@ -147,7 +146,7 @@ impl Session for HalfOfALink {
 fn who_takes_input_while_its_peer_does_not_read_is_shown_it() {
     let papers = Papers::of("localhost");
     let half = HalfOfALink::default();
-    let service = TlsServer::new(half.clone(), papers.identity(&[]), TlsLimits::default(), Arc::default());
+    let service = TlsServer::new(half.clone(), papers.identity(&[]));
     let mut wire = TestConnection::to(&service, Policy::default());
     let mut test_client = TestClient::new(&Arc::new(papers.trusting(&[&TLS13])));
     let hello = test_client.says();
@@ -182,7 +181,7 @@ impl Session for Patient {
 #[test]
 fn a_message_without_end_meets_the_limit_of_the_input() {
     let papers = Papers::of("localhost");
-    let service = TlsServer::new(Patient, papers.identity(&[]), TlsLimits::default(), Arc::default());
+    let service = TlsServer::new(Patient, papers.identity(&[]));
     let policy = Policy::default();
     let most = policy.input_bytes;
     let mut wire = TestConnection::to(&service, policy);
@@ -212,7 +211,7 @@ fn long_hello(length: u32) -> Vec<u8> {
 fn a_handshake_that_says_it_is_large_is_refused_by_its_head() {
     let papers = Papers::of("localhost");
     let counters = Arc::<TlsCounters>::default();
-    let service = TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), counters.clone());
+    let service = TlsServer::new(Echo, papers.identity(&[])).count_in(counters.clone());
     let lax = Policy::default().input_bytes(1 << 30);
     for length in [(1 << 24) - 1, 1 << 16] {
         let head = long_hello(length);
@@ -228,7 +227,7 @@ fn a_handshake_that_says_it_is_large_is_refused_by_its_head() {
 #[test]
 fn what_a_handshake_has_a_server_keep_is_bounded() {
     let papers = Papers::of("localhost");
-    let service = TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), Arc::default());
+    let service = TlsServer::new(Echo, papers.identity(&[]));
     let largest = (1 << 16) - 1;
     for (input_bytes, piece) in [
         (Policy::default().input_bytes, 1),

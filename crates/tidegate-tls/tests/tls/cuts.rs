@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustls::version::{TLS12, TLS13};
 use tidegate::{Endpoint, Model, Policy, Server};
 use tidegate_services::Echo;
-use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
+use tidegate_tls::{Fault, TlsCounters, TlsServer};
 
 use crate::models::{DEADLINE, until};
 use crate::papers::Papers;
@@ -66,7 +66,7 @@ fn every_model_gives_every_verdict() {
     let mut wrong = Vec::new();
     for model in Model::available() {
         let (papers, counters) = (Papers::of("localhost"), Arc::<TlsCounters>::default());
-        let service = TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), counters.clone());
+        let service = TlsServer::new(Echo, papers.identity(&[])).count_in(counters.clone());
         let server = Server::new(service).model(model).policy(Policy::default());
         let server = server.bind("127.0.0.1:0").unwrap().start().unwrap();
         let at = server.local_addr();

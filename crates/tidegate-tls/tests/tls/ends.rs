@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use rustls::version::{TLS12, TLS13};
 use tidegate::proto::Event;
 use tidegate::{CloseReason, Consumed, Flow, Outbox, Peer, Policy, Refusal, Service, Session};
-use tidegate_tls::{Fault, TlsCounters, TlsLimits, TlsServer};
+use tidegate_tls::{Fault, TlsCounters, TlsServer};
 
 use crate::papers::Papers;
 use crate::test_client::TestClient;
@@ -89,8 +89,7 @@ impl Scene {
         [&TLS12, &TLS13].map(|version| {
             let (diary, counters) = (Diary::default(), Arc::<TlsCounters>::default());
             let inside = Obeys(diary.clone());
-            let service =
-                TlsServer::new(inside, papers.identity(&[]), TlsLimits::default(), counters.clone());
+            let service = TlsServer::new(inside, papers.identity(&[])).count_in(counters.clone());
             let wire = TestConnection::to(&service, Policy::default());
             let test_client = TestClient::new(&Arc::new(papers.trusting(&[version])));
             Self { wire, test_client, diary, counters }

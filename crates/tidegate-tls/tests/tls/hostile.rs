@@ -14,7 +14,7 @@ use crate::wire::{TestConnection, WireState};
 
 fn service(papers: &Papers) -> (TlsServer<Echo>, Arc<TlsCounters>) {
     let counters = Arc::<TlsCounters>::default();
-    (TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), counters.clone()), counters)
+    (TlsServer::new(Echo, papers.identity(&[])).count_in(counters.clone()), counters)
 }
 
 /// An alert, and the state of the connection afterwards.
@@ -166,7 +166,7 @@ fn limits_that_cannot_work_are_refused() {
 fn a_server_whose_policy_has_no_room_for_a_record_is_not_bound() {
     let papers = Papers::of("localhost");
     let server = |policy, limits| {
-        let service = TlsServer::new(Echo, papers.identity(&[]), limits, Arc::default());
+        let service = TlsServer::new(Echo, papers.identity(&[])).limits(limits);
         Server::new(service).policy(policy).bind("127.0.0.1:0").map(drop)
     };
     let small = Policy::default().input_bytes(16 * 1024);

@@ -13,7 +13,7 @@ use tidegate::{
     Server, Service, ServiceOptions, Session,
 };
 use tidegate_services::{Echo, Http};
-use tidegate_tls::{TlsClient, TlsCounters, TlsLimits, TlsServer, Trust};
+use tidegate_tls::{TlsClient, TlsCounters, TlsServer, Trust};
 
 use crate::papers::Papers;
 
@@ -40,8 +40,7 @@ struct Scene {
 impl Scene {
     fn new(model: Model, service: impl Service, protocols: &[&str], at: Endpoint) -> Self {
         let (papers, counters) = (Papers::of("localhost"), Arc::<TlsCounters>::default());
-        let service =
-            TlsServer::new(service, papers.identity(protocols), TlsLimits::default(), counters.clone());
+        let service = TlsServer::new(service, papers.identity(protocols)).count_in(counters.clone());
         let server = Server::new(service).model(model).policy(Policy::default()).bind(at).unwrap();
         Self { papers, server: server.start().unwrap(), counters }
     }
@@ -213,7 +212,7 @@ impl Session for Call {
 
 fn dial(model: Model, scene: &Scene, name: &str, trust: Trust, calls: usize) -> Arc<Calls> {
     let (to, log) = (scene.server.local_addr(), Arc::new(Calls::default()));
-    let client = TlsClient::new(Caller(log.clone()), to.clone(), name, trust, TlsLimits::default()).unwrap();
+    let client = TlsClient::new(Caller(log.clone()), to.clone(), name, trust).unwrap();
     let client = Client::new(client).model(model).start().unwrap();
     for tag in 0..calls as u64 {
         client.dialler().dial(Dial::to(to).tag(tag)).unwrap();
@@ -230,7 +229,7 @@ fn both_sides_may_be_ours_on_every_model() {
     for model in models() {
         for at in [loopback(), Endpoint::unix(folder.path().join("socket"))] {
             let scene = Scene::new(model, Echo, &[], at);
-            let trust = Trust::file(&scene.papers.cert()).unwrap();
+            let trust = Trust::file(scene.papers.cert()).unwrap();
             let log = dial(model, &scene, "localhost", trust, 10);
             assert_eq!(*log.failed.lock().unwrap(), [""; 0], "{model}");
             assert_eq!(scene.counters.handshakes(), 10);
@@ -245,8 +244,8 @@ fn a_certificate_that_is_not_trusted_is_a_dial_that_failed() {
         let scene = Scene::new(model, Echo, &[], loopback());
         let others = Papers::of("localhost");
         for (name, trust, why) in [
-            ("localhost", Trust::file(&others.cert()).unwrap(), "certificate"),
-            ("example.org", Trust::file(&scene.papers.cert()).unwrap(), "not valid for name"),
+            ("localhost", Trust::file(others.cert()).unwrap(), "certificate"),
+            ("example.org", Trust::file(scene.papers.cert()).unwrap(), "not valid for name"),
         ] {
             let log = dial(model, &scene, name, trust, 2);
             let failed = log.failed.lock().unwrap();
@@ -308,9 +307,8 @@ fn sessions_dial_inside_either_side_on_every_model() {
         let dials = Dials(third.local_addr().unwrap().into(), log.clone());
         let scene = Scene::new(model, dials.clone(), &[], loopback());
         let to = scene.server.local_addr();
-        let trust = Trust::file(&scene.papers.cert()).unwrap();
-        let client =
-            TlsClient::new(Arc::new(dials), to.clone(), "localhost", trust, TlsLimits::default()).unwrap();
+        let trust = Trust::file(scene.papers.cert()).unwrap();
+        let client = TlsClient::new(Arc::new(dials), to.clone(), "localhost", trust).unwrap();
         let client = Client::new(client).model(model).start().unwrap();
         client.dialler().dial(to).unwrap();
         until("both have an answer", || log.lock().unwrap().len() == 2);

@@ -1,7 +1,6 @@
 //! Certificates of one's own making, and who trusts them.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
@@ -37,8 +36,8 @@ impl Papers {
         self.folder.path().join("key.pem")
     }
 
-    pub fn identity(&self, protocols: &[&str]) -> Arc<Identity> {
-        Arc::new(Identity::read(&self.cert(), &self.key(), protocols).unwrap())
+    pub fn identity(&self, protocols: &[&str]) -> Identity {
+        Identity::read(self.cert(), self.key()).unwrap().protocols(protocols)
     }
 
     /// A client that trusts these papers and nothing else.

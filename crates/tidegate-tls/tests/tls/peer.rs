@@ -69,7 +69,7 @@ fn the_session_inside_knows_name_protocol_and_certificate() {
     let (papers, clients) = (Papers::of("localhost"), Papers::of("client"));
     for version in [&TLS12, &TLS13] {
         let asks = Asks::default();
-        let service = TlsServer::with_config(asks.clone(), server(&papers, &clients));
+        let service = TlsServer::new(asks.clone(), server(&papers, &clients));
         let exchange = |config: &Arc<ClientConfig>, step| {
             let mut test_client = TestClient { step, ..TestClient::new(config) };
             assert_eq!(
@@ -111,8 +111,7 @@ fn the_session_inside_knows_name_protocol_and_certificate() {
 #[test]
 fn a_test_connection_speaks_tls() {
     let papers = Papers::of("localhost");
-    let service =
-        TlsServer::new(Asks::default(), papers.identity(&["h2"]), TlsLimits::default(), Arc::default());
+    let service = TlsServer::new(Asks::default(), papers.identity(&["h2"]));
     let mut config = papers.trusting(&[&TLS13]);
     config.alpn_protocols = vec![b"h2".to_vec()];
     let config = Arc::new(config);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustls::version::{TLS12, TLS13};
 use tidegate::Policy;
 use tidegate_services::Echo;
-use tidegate_tls::{TlsCounters, TlsLimits, TlsServer};
+use tidegate_tls::{TlsCounters, TlsServer};
 
 use crate::papers::Papers;
 use crate::test_client::TestClient;
@@ -21,7 +21,7 @@ fn noise(bytes: usize) -> Vec<u8> {
 fn every_byte_comes_back_whatever_the_steps() {
     let papers = Papers::of("localhost");
     let counters = Arc::<TlsCounters>::default();
-    let service = TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), counters.clone());
+    let service = TlsServer::new(Echo, papers.identity(&[])).count_in(counters.clone());
     let mut connections = 0;
     for version in [&TLS12, &TLS13] {
         for step in [1, 7, 1000, 20_000, usize::MAX] {
@@ -45,7 +45,7 @@ fn an_earlier_session_is_taken_up() {
     let papers = Papers::of("localhost");
     for version in [&TLS12, &TLS13] {
         let counters = Arc::<TlsCounters>::default();
-        let service = TlsServer::new(Echo, papers.identity(&[]), TlsLimits::default(), counters.clone());
+        let service = TlsServer::new(Echo, papers.identity(&[])).count_in(counters.clone());
         let config = Arc::new(papers.trusting(&[version]));
         for resumed in 0..3 {
             let mut wire = TestConnection::to(&service, Policy::default());
@@ -60,8 +60,7 @@ fn an_earlier_session_is_taken_up() {
 fn what_both_speak_is_agreed_on() {
     let papers = Papers::of("localhost");
     let counters = Arc::<TlsCounters>::default();
-    let service =
-        TlsServer::new(Echo, papers.identity(&["http/1.1"]), TlsLimits::default(), counters.clone());
+    let service = TlsServer::new(Echo, papers.identity(&["http/1.1"])).count_in(counters.clone());
     for (offers, agreed) in
         [(vec!["h2", "http/1.1"], Some("http/1.1")), (vec![], None), (vec!["http/1.1"], Some("http/1.1"))]
     {

@@ -14,7 +14,7 @@ use futures_util::stream;
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use tidegate::TlsPeer;
-use tidegate_tls::{Identity, TlsLimits, TlsServer};
+use tidegate_tls::{Identity, TlsServer};
 
 /// Says what the handshake of this connection has agreed on.
 async fn agreed(Extension(tls): Extension<Arc<TlsPeer>>) -> String {
@@ -36,7 +36,7 @@ fn main() -> anyhow::Result<()> {
         given.map(PathBuf::from).context("say the certificate and its key first: --cert FILE --key FILE")
     };
     let (cert, key) = (file("--cert")?, file("--key")?);
-    let identity = Arc::new(Identity::read(&cert, &key, &["h2", "http/1.1"])?);
+    let identity = Identity::read(cert, key)?.protocols(&["h2", "http/1.1"]);
     let app = Router::new().route("/", get(agreed)).route("/stream", get(stream));
     let service = tidegate_async::service(move |conn| {
         let app = app.clone().layer(Extension(conn.peer().tls.clone().unwrap_or_default()));
@@ -48,6 +48,6 @@ fn main() -> anyhow::Result<()> {
             handle.with_graceful_shutdown(served, |served| served.graceful_shutdown()).await
         }
     });
-    let tls = TlsServer::new(service, identity, TlsLimits::default(), Arc::default());
+    let tls = TlsServer::new(service, identity);
     tidegate_apps::serve_with(tls, program.into_iter().chain(arguments))
 }
