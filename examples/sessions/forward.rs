@@ -14,18 +14,18 @@ pub struct Forward {
     pub to: Endpoint,
 }
 
-/// One of two linked connections; the accepted one dials the other.
-pub struct Half {
+/// An accepted connection, linked to the one that it dials: the session of that is the other half of the link.
+pub struct Client {
     link: Link,
     dials: Option<(Dial, Link)>,
 }
 
 impl Service for Forward {
-    type Session = Half;
+    type Session = Client;
 
-    fn open(&self, _: &Peer) -> Result<Half, Refusal> {
+    fn open(&self, _: &Peer) -> Result<Client, Refusal> {
         let (near, far) = link::pair(64 << 10); // bytes that may wait in each direction
-        Ok(Half { link: near, dials: Some((Dial::to(self.to.clone()), far)) })
+        Ok(Client { link: near, dials: Some((Dial::to(self.to.clone()), far)) })
     }
 
     fn options(&self) -> ServiceOptions {
@@ -34,13 +34,12 @@ impl Service for Forward {
     }
 }
 
-impl Session for Half {
+impl Session for Client {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        if let Some((dial, far)) = self.dials.take() {
-            let far = Half { link: far, dials: None };
-            if out.dial(dial, Duration::from_secs(5), far).is_err() {
-                return Flow::Abort;
-            }
+        if let Some((dial, far)) = self.dials.take()
+            && out.dial(dial, Duration::from_secs(5), far).is_err()
+        {
+            return Flow::Abort;
         }
         self.link.on_open(out)
     }
@@ -48,7 +47,7 @@ impl Session for Half {
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match mail {
             Mail::Dialled(dialled) if dialled.result.is_err() => Flow::Abort, // the client sees a reset
-            mail => self.link.on_mail(&mail, out),
+            mail => self.link.on_mail(mail, out),
         }
     }
 

@@ -1,9 +1,30 @@
 //! Links two connections: bytes received on one are sent on the other, in both directions.
 //!
-//! A [`Link`] is one half; the session of each connection holds one and forwards its calls to it. Bytes, back-pressure,
-//! half-close and reset are passed on: a connection stops receiving while the other cannot send what has arrived, the
-//! end of one stream ends the other, and a reset of one resets the other. The two sessions may run on different
-//! threads.
+//! A [`Link`] is one half, and the session of its connection. Bytes, back-pressure, half-close and reset are passed on:
+//! a connection stops receiving while the other cannot send what has arrived, the end of one stream ends the other, and
+//! a reset of one resets the other. The two may run on different threads.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tidegate::link::{self, Link};
+//! use tidegate::{Endpoint, Peer, Refusal, Service, ServiceOptions};
+//!
+//! struct Forward(Endpoint);
+//!
+//! impl Service for Forward {
+//!     type Session = Link;
+//!     fn open(&self, _: &Peer) -> Result<Link, Refusal> {
+//!         Ok(link::dialling(self.0.clone(), Duration::from_secs(5), 64 << 10))
+//!     }
+//!     fn options(&self) -> ServiceOptions {
+//!         ServiceOptions::default().speaks_first(true).dials(1)
+//!     }
+//! }
+//! ```
+//!
+//! A session that does more (several upstreams, a header) has a [`pair`], dials itself, and calls the methods of its
+//! link by the same names: all but [`on_input_limit`](Session::on_input_limit), [`on_drain`](Session::on_drain) and
+//! [`on_leave`](Session::on_leave), which a link does not need, and with [`Mail::Wake`] at least of its mail.
 //!
 //! # Costs
 //! One copy of the bytes into memory that the outbox of the other connection shares, and one piece of mail for each
@@ -15,34 +36,6 @@
 //! other one replies: while the last bytes came from the accepted side, or only one of the streams has ended, the two
 //! connections are in the middle of a message and a stop waits for them; otherwise both are closed as idle connections
 //! are.
-//!
-//! ```
-//! use tidegate::link::{self, Link};
-//! use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Session};
-//!
-//! struct Half(Link);
-//!
-//! impl Session for Half {
-//!     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-//!         self.0.on_open(out)
-//!     }
-//!     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-//!         self.0.on_bytes(input, out)
-//!     }
-//!     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
-//!         self.0.on_drained(out)
-//!     }
-//!     fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
-//!         self.0.on_end(out)
-//!     }
-//!     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
-//!         self.0.on_mail(&mail, out)
-//!     }
-//!     fn on_close(&mut self, why: CloseReason) {
-//!         self.0.on_close(why);
-//!     }
-//! }
-//! ```
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -51,10 +44,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::service::{Activity, CloseReason, Consumed, Flow, Mail, Outbox};
-
-/// The key of the timer that a link uses; the session must not use it.
-pub const TIMER: u64 = u64::MAX;
+use crate::service::{
+    Activity, CloseReason, Consumed, Dial, Dialled, Flow, Mail, MailboxError, Outbox, Session,
+};
 
 /// Small pieces are joined up to this size, so that a link's memory is proportional to its bytes.
 const JOIN_BYTES: usize = 16 * 1024;
@@ -135,12 +127,13 @@ struct LinkState {
     most: usize,
 }
 
-/// One half of a link; see the [module](self). Each method returns what the session's method of the same name must
-/// return.
+/// One half of a link, and the session of its connection; see the [module](self).
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<LinkState>,
     side: Side,
+    /// Where the other half is to be dialled to, and how long that may take.
+    dials: Option<Box<(Dial, Duration)>>,
     /// The session left input, because there was no room for it.
     held: bool,
     /// There is room again for the input it left.
@@ -164,6 +157,15 @@ pub fn pair(bytes: usize) -> (Link, Link) {
     (near, far)
 }
 
+/// Creates the link of an accepted connection that [dials](Outbox::dial) the other one when it opens, `within` this
+/// time; if it cannot, it resets its own. Each direction holds at most `bytes`. The service must declare the dial
+/// ([`ServiceOptions::dials`](crate::ServiceOptions::dials)).
+#[must_use]
+pub fn dialling(to: impl Into<Dial>, within: Duration, bytes: usize) -> Link {
+    let (near, _) = pair(bytes);
+    Link { dials: Some(Box::new((to.into(), within))), ..near }
+}
+
 impl Link {
     /// Creates the other half again, for another attempt: its session was never opened.
     #[must_use]
@@ -175,6 +177,7 @@ impl Link {
         Self {
             shared,
             side,
+            dials: None,
             held: false,
             resumed: false,
             last: None,
@@ -194,75 +197,10 @@ impl Link {
         }
     }
 
-    /// The connection is open: sends the bytes that arrived before.
-    pub fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        // Otherwise two ends that both wait for the other to read would block each other.
-        out.takes_input_while_full();
-        let _ = self.shared.wakers[self.side as usize].set(out.waker()); // a session is opened once
-        self.pull(out)
-    }
-
-    /// Forwards bytes, as many as there is room for.
-    pub fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        let mut pipe = self.pipe_of(self.side);
-        let used = match pipe.is_read_by_nobody {
-            true => input.len(),
-            false => input.len().min(self.shared.most.saturating_sub(pipe.bytes)),
-        };
-        if !pipe.is_read_by_nobody {
-            pipe.push(&input[..used]);
-        }
-        pipe.writer_waits = used < input.len();
-        drop(pipe);
-        self.held = used < input.len();
-        self.resumed = false;
-        self.last = Some(self.side);
-        if used > 0 {
-            self.wake_other();
-        }
-        self.say_what_it_awaits(out);
-        Consumed::bytes(used)
-    }
-
-    /// The outbox has room again.
-    pub fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.pull(out)
-    }
-
-    /// The stream has ended: ends the other one after its bytes.
-    pub fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.finish(PipeEnd::Finished);
-        self.ended = true;
-        if self.side == Side::Far {
-            self.last = Some(Side::Far); // there will be no answer any more
-        }
-        self.say_what_it_awaits(out);
-        Flow::Continue
-    }
-
-    /// Handles mail; only [`Mail::Wake`] and the link's [timer](TIMER) are relevant.
-    pub fn on_mail(&mut self, mail: &Mail, out: &mut Outbox<'_>) -> Flow {
-        if !matches!(mail, Mail::Wake | Mail::KeyedTimer(TIMER)) {
-            return Flow::Continue;
-        }
-        if self.held && !self.pipe_of(self.side).writer_waits {
-            self.resumed = true;
-            self.say_what_it_awaits(out); // in case that nothing moves
-        }
-        self.pull(out)
-    }
-
-    /// The connection is gone.
-    pub fn on_close(&mut self, why: CloseReason) {
-        let mut incoming = self.pipe_of(self.side.other());
-        *incoming = Pipe { end: incoming.end, is_read_by_nobody: true, ..Pipe::default() };
-        drop(incoming);
-        self.finish(match why {
-            CloseReason::Finished | CloseReason::IdleTimeout | CloseReason::FirstByteTimeout => {
-                PipeEnd::Closed
-            }
-            _ => PipeEnd::Reset,
-        });
+    fn dial(&mut self, out: &mut Outbox<'_>) -> Result<(), MailboxError> {
+        let Some(dials) = self.dials.take() else { return Ok(()) };
+        let (to, within) = *dials;
+        out.dial(to, within, self.other())
     }
 
     fn finish(&self, end: PipeEnd) {
@@ -308,7 +246,7 @@ impl Link {
         if out.queued() == 0 || self.waited > LAST_BYTES {
             return Flow::Abort;
         }
-        out.set_timer(TIMER, out.now() + LAST_BYTES_STEP);
+        out.set_wake_up(out.now() + LAST_BYTES_STEP);
         Flow::Continue
     }
 
@@ -322,5 +260,147 @@ impl Link {
             (false, true) => Activity::Answer,
             (false, false) => Activity::Nothing,
         });
+    }
+}
+
+impl Session for Link {
+    /// The connection is open: sends the bytes that arrived before.
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        // Otherwise two ends that both wait for the other to read would block each other.
+        out.takes_input_while_full();
+        let _ = self.shared.wakers[self.side as usize].set(out.waker()); // a session is opened once
+        match self.dial(out) {
+            Ok(()) => self.pull(out),
+            Err(_) => Flow::Abort, // the server stops
+        }
+    }
+
+    /// Forwards bytes, as many as there is room for.
+    fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+        let mut pipe = self.pipe_of(self.side);
+        let used = match pipe.is_read_by_nobody {
+            true => input.len(),
+            false => input.len().min(self.shared.most.saturating_sub(pipe.bytes)),
+        };
+        if !pipe.is_read_by_nobody {
+            pipe.push(&input[..used]);
+        }
+        pipe.writer_waits = used < input.len();
+        drop(pipe);
+        self.held = used < input.len();
+        self.resumed = false;
+        self.last = Some(self.side);
+        if used > 0 {
+            self.wake_other();
+        }
+        self.say_what_it_awaits(out);
+        Consumed::bytes(used)
+    }
+
+    /// The outbox has room again.
+    fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.pull(out)
+    }
+
+    /// The stream has ended: ends the other one after its bytes.
+    fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.finish(PipeEnd::Finished);
+        self.ended = true;
+        if self.side == Side::Far {
+            self.last = Some(Side::Far); // there will be no answer any more
+        }
+        self.say_what_it_awaits(out);
+        Flow::Continue
+    }
+
+    /// Handles [`Mail::Wake`], and resets the connection if a dial has failed.
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        match mail {
+            Mail::Wake => {}
+            Mail::Dialled(Dialled { result: Err(_), .. }) => return Flow::Abort,
+            _ => return Flow::Continue,
+        }
+        if self.held && !self.pipe_of(self.side).writer_waits {
+            self.resumed = true;
+            self.say_what_it_awaits(out); // in case that nothing moves
+        }
+        self.pull(out)
+    }
+
+    /// The connection is gone.
+    fn on_close(&mut self, why: CloseReason) {
+        let mut incoming = self.pipe_of(self.side.other());
+        *incoming = Pipe { end: incoming.end, is_read_by_nobody: true, ..Pipe::default() };
+        drop(incoming);
+        self.finish(match why {
+            CloseReason::Finished | CloseReason::IdleTimeout | CloseReason::FirstByteTimeout => {
+                PipeEnd::Closed
+            }
+            _ => PipeEnd::Reset,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::policy::Policy;
+    use crate::testing::{TestConnection, TestState};
+
+    fn open(session: impl Session) -> TestConnection {
+        TestConnection::of_session(session, Policy::default())
+    }
+
+    #[test]
+    fn the_link_of_an_accepted_connection_dials_the_other() {
+        let near = || open(dialling(std::net::SocketAddr::from(([127, 0, 0, 1], 9)), LAST_BYTES_STEP, 100));
+        let mut client = near();
+        client.receive(b"early");
+        let mut upstream = client.next_dial().expect("it dials").connect();
+        client.settle();
+        assert_eq!(upstream.output(), b"early");
+        upstream.receive(b"answer");
+        client.settle();
+        assert_eq!((client.output(), client.state()), (&b"answer"[..], TestState::Open));
+
+        let mut refused = near();
+        refused.next_dial().expect("it dials").fail(io::ErrorKind::ConnectionRefused.into());
+        refused.settle();
+        assert_eq!(refused.state(), TestState::Reset);
+    }
+
+    /// Has a link, and no timers of its own.
+    struct HasALink(Link);
+
+    impl Session for HasALink {
+        fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+            self.0.on_open(out)
+        }
+
+        fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
+            self.0.on_bytes(input, out)
+        }
+
+        fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+            assert!(!matches!(mail, Mail::Timer | Mail::KeyedTimer(_)), "{mail:?}");
+            self.0.on_mail(mail, out)
+        }
+    }
+
+    #[test]
+    fn the_timer_before_a_reset_is_none_of_the_sessions() {
+        let (near, far) = pair(100);
+        let (mut client, mut upstream) = (open(HasALink(near)), open(far));
+        client.stall();
+        upstream.receive(b"the last word");
+        upstream.fail(io::ErrorKind::ConnectionReset);
+        client.settle();
+        client.advance(3 * LAST_BYTES_STEP);
+        assert_eq!((client.queued(), client.state()), (13, TestState::Open), "its last bytes are waited for");
+        client.resume();
+        client.advance(LAST_BYTES_STEP);
+        assert_eq!((client.output(), client.state()), (&b"the last word"[..], TestState::Reset));
     }
 }

@@ -120,7 +120,7 @@ impl Session for ProxySession {
                 Err(e) => self.failed(&e, out),
             },
             Mail::Timer => self.dial(out),
-            mail => self.link.on_mail(&mail, out),
+            mail => self.link.on_mail(mail, out),
         }
     }
 
@@ -158,7 +158,7 @@ impl Session for UpstreamSession {
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
-        self.link.on_mail(&mail, out)
+        self.link.on_mail(mail, out)
     }
 
     fn on_close(&mut self, why: CloseReason) {

@@ -399,6 +399,10 @@ impl Connection {
         if let (Mail::Wake, Some(waker)) = (&*mail, &self.state_of_session.waker) {
             waker.arrived();
         }
+        self.show_mail(mail, context);
+    }
+
+    fn show_mail(&mut self, mail: Contained<Mail>, context: &Context<'_>) {
         if self.state == ConnectionState::Open {
             self.call_at_work(context, |session, out| session.on_mail(mail.into_inner(), out));
         }

@@ -158,12 +158,18 @@ impl Outbox<'_> {
     /// Keys are private to the session: keys of a layer and of the session [inside](Self::layered) it do not collide,
     /// see [`is_inner_timer`](Self::is_inner_timer).
     pub fn set_timer(&mut self, key: u64, when: Instant) {
-        self.state_of_session.timers.set(TimerId { layer: self.layer, key }, when);
+        self.state_of_session.timers.set(TimerId { layer: self.layer, key: Some(key) }, when);
+    }
+
+    /// Sets a timer for a part of the session that shares its [keys](Self::set_timer): [`Mail::Wake`] arrives at
+    /// `when`. Replaces an earlier setting.
+    pub(crate) fn set_wake_up(&mut self, when: Instant) {
+        self.state_of_session.timers.set(TimerId { layer: self.layer, key: None }, when);
     }
 
     /// Cancels the timer with this key; `false` if there was none.
     pub fn cancel_timer(&mut self, key: u64) -> bool {
-        self.state_of_session.timers.cancel(TimerId { layer: self.layer, key })
+        self.state_of_session.timers.cancel(TimerId { layer: self.layer, key: Some(key) })
     }
 
     /// For a layer with keyed timers: whether the [`Mail::KeyedTimer`] being delivered belongs to the session

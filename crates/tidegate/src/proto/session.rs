@@ -174,7 +174,8 @@ pub enum Mail {
     JobPanicked,
     /// What became of a connection that the session has [dialled](Outbox::dial): there is one, or why there is none.
     Dialled(Dialled),
-    /// The [waker](Outbox::waker) of the session was called, once or several times.
+    /// The [waker](Outbox::waker) of the session was called, once or several times, or its [link](crate::link) has
+    /// something to do.
     Wake,
 }
 

@@ -13,11 +13,12 @@ pub(super) struct SessionTimers {
     keyed: Option<Box<Keyed>>,
 }
 
-/// Owner of a timer: the number of layers around it, and its key, so that keys of different layers do not collide.
+/// Owner of a timer: the number of layers around it, and its key, so that keys of different layers do not collide. A
+/// part of a session that does not know the session's keys (a link) has none: its timer is [`Mail::Wake`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TimerId {
     pub(super) layer: u32,
-    pub(super) key: u64,
+    pub(super) key: Option<u64>,
 }
 
 /// When a timer is due, and a sequence number that orders timers with equal times.
@@ -80,7 +81,7 @@ impl SessionTimers {
         let keyed = self.keyed.as_mut()?;
         let (_, id) = keyed.by_time.pop_first()?;
         keyed.by_id.remove(&id);
-        Some(Fired { mail: Mail::KeyedTimer(id.key), layer: id.layer })
+        Some(Fired { mail: id.key.map_or(Mail::Wake, Mail::KeyedTimer), layer: id.layer })
     }
 }
 
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     fn id(key: u64) -> TimerId {
-        TimerId { layer: 0, key }
+        TimerId { layer: 0, key: Some(key) }
     }
 
     /// What fires by `now`: keys and layers; the timer without a key as 0.
@@ -148,7 +149,7 @@ mod tests {
     fn a_layer_and_the_session_inside_have_keys_of_their_own() {
         let start = Instant::now();
         let mut timers = SessionTimers::default();
-        let inside = TimerId { layer: 1, key: 7 };
+        let inside = TimerId { layer: 1, key: Some(7) };
         timers.set(inside, start);
         timers.set(id(7), start);
         timers.set(id(8), start);

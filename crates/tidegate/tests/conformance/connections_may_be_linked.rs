@@ -145,7 +145,7 @@ impl Session for Near {
                 self.failures.lock().expect("failures").push(e.kind());
                 Flow::Abort
             }
-            mail => self.link.on_mail(&mail, out),
+            mail => self.link.on_mail(mail, out),
         }
     }
 
@@ -181,7 +181,7 @@ impl Session for RemoteEnd {
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
-        self.0.on_mail(&mail, out)
+        self.0.on_mail(mail, out)
     }
 
     fn on_close(&mut self, why: CloseReason) {

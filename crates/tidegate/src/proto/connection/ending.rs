@@ -23,7 +23,7 @@ impl Connection {
         for _ in 0..TIMER_QUANTUM {
             let Some(fired) = self.state_of_session.timers.fire(context.now) else { break };
             self.state_of_session.fired = fired.layer;
-            self.mail(fired.mail.into(), context);
+            self.show_mail(fired.mail.into(), context);
         }
         if self.again.take().is_some() {
             self.show_held(context);
