@@ -160,6 +160,32 @@ pub enum LoadError {
 const PER_SOURCE: usize = 5_000;
 
 impl Plan {
+    /// A closed loop without TLS, as fast as answers come, on the best model and all processors; 10 seconds for a
+    /// connect and for the last responses.
+    #[must_use]
+    pub fn new(target: Endpoint, protocol: Protocol, connections: usize, amount: Amount) -> Self {
+        Self {
+            target,
+            protocol,
+            connections,
+            amount,
+            rate_bytes_per_s_per_block: None,
+            messages_each: None,
+            half_close: false,
+            rate: None,
+            warm_up: Duration::ZERO,
+            ramp_connections: Duration::ZERO,
+            timeout: Duration::from_secs(10),
+            sources: None,
+            source_range: Vec::new(),
+            model: None,
+            threads: None,
+            server_pid: None,
+            tls: None,
+            part: None,
+        }
+    }
+
     /// Checks the settings.
     ///
     /// # Errors
@@ -294,26 +320,8 @@ pub(crate) mod tests {
 
     /// A plan like any other.
     pub(crate) fn plan() -> Plan {
-        Plan {
-            target: std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into(),
-            protocol: Protocol::Echo { size: 1, window: 1 },
-            connections: 1,
-            amount: Amount::Requests(1),
-            rate_bytes_per_s_per_block: None,
-            messages_each: None,
-            half_close: false,
-            rate: None,
-            warm_up: Duration::ZERO,
-            ramp_connections: Duration::ZERO,
-            timeout: Duration::from_secs(10),
-            sources: None,
-            source_range: Vec::new(),
-            model: None,
-            threads: None,
-            server_pid: None,
-            tls: None,
-            part: None,
-        }
+        let target = std::net::SocketAddr::from(([127, 0, 0, 1], 9)).into();
+        Plan::new(target, Protocol::Echo { size: 1, window: 1 }, 1, Amount::Requests(1))
     }
 
     #[test]

@@ -47,25 +47,15 @@ fn what_a_server_spends_outside_of_the_window_does_not_count() {
     let server = Server::new(Echo).model(Model::Poll).bind("127.0.0.1:0").unwrap().start().unwrap();
     for rate in [None, Some(1_000.0)] {
         let mut spender = Spender::start();
+        let echo = Protocol::Echo { size: 64, window: 1 };
+        let window = Amount::Time(Duration::from_millis(100));
         let plan = Plan {
-            target: server.local_addr().clone(),
-            protocol: Protocol::Echo { size: 64, window: 1 },
-            connections: 1,
-            amount: Amount::Time(Duration::from_millis(100)),
-            rate_bytes_per_s_per_block: None,
-            messages_each: None,
-            half_close: false,
             rate: rate.map(|requests_per_s| Rate { requests_per_s, ramp: None }),
             warm_up: Duration::from_millis(10),
-            ramp_connections: Duration::ZERO,
             timeout: Duration::from_secs(60),
-            sources: None,
-            source_range: Vec::new(),
             model: Some(Model::Poll),
-            threads: None,
             server_pid: Some(spender.child.id()),
-            tls: None,
-            part: None,
+            ..Plan::new(server.local_addr().clone(), echo, 1, window)
         };
         let (mut outside, mut inside) = (0.0, 0.0);
         let report = run(&plan, |event| match event {
