@@ -66,3 +66,8 @@ pub use silence::Silence;
 pub use tidegate_tls::{TlsError, Trust};
 pub use together::{AgentReport, Loss, Together};
 pub use udp::{Expect, UdpPlan, run_udp};
+
+/// Compiles the example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct FrontPage;

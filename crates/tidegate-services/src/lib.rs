@@ -30,3 +30,8 @@ pub use files::{Coding, Files, FilesError, FilesLimits, FilesOptions, Listing, P
 pub use http::{Http, HttpLimits, Page, PageError};
 pub use proxy::{Proxy, ProxyOptions, ProxyOptionsError, UpstreamLimits};
 pub use udp::{UdpEcho, UdpSink};
+
+/// Compiles the example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct FrontPage;

@@ -40,3 +40,8 @@ pub use fault::{Fault, TlsCounters, TlsError};
 pub use rustls;
 pub use server::{Identity, TlsServer};
 pub use session::{RECORD_BYTES, TlsLimits, TlsSession};
+
+/// Compiles the example of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct FrontPage;

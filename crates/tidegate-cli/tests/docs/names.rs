@@ -37,7 +37,11 @@ const SHARED: &[(&[&str], &[&str], &str)] = &[
         &["Connection"],
         "one connection: with its session, and as async code sees it",
     ),
-    (&["tidegate", "tidegate-async"], &["FrontPage"], "a README whose example is compiled"),
+    (
+        &["tidegate", "tidegate-async", "tidegate-load", "tidegate-services", "tidegate-tls"],
+        &["FrontPage"],
+        "a README whose example is compiled",
+    ),
     (
         &["tidegate", "tidegate-os"],
         &["Buffer", "Operation", "Slot"],
