@@ -58,6 +58,7 @@
 //! # Features
 //!
 //! `tokio` (default), `futures-io`, `hyper`: the traits that [`Connection`] implements.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 

@@ -17,6 +17,7 @@
 //! | `seconds` | merges the per-second results of agents |
 //! | [`text`] | sanitizes text from other hosts for logs and terminals |
 //! | `seldom` | rate limit of log messages that other hosts can cause |
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -11,6 +11,7 @@
 //! | [`udp`] | echo and discard for datagrams |
 //!
 //! [`layers`] wrap any of these services, or your own.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 

@@ -51,6 +51,7 @@
 //! answers. The slices `ALL` get longer with what they list. [`proto`], what [`policy`] and [`stats`] offer to engines
 //! ([`Counters`](stats::Counters) and the functions beside the limits), and the layout of shared memory under
 //! [`fastpath`] are public for tests, fuzzing and the other crates of this project: a minor version may change them.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
