@@ -5,10 +5,10 @@ mod datagram;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::engine::{self, Command, CommandQueue, EngineConfig, Model};
-use crate::policy::Policy;
+use crate::engine::{self, Command, CommandQueue, Model};
+use crate::policy::{Policy, PolicyError};
 use crate::proto::erased::erase;
-use crate::server::{StartError, Threads, check, choose};
+use crate::server::{RunHandle, StartError, Threads, check, choose, start};
 use crate::service::{Dial, MailboxError, Service};
 use crate::stats::Stats;
 
@@ -57,12 +57,10 @@ impl<S: Service> Client<S> {
         check(&self.policy, service.options().dials, |policy| service.check_limits(policy))?;
         let model = choose(self.model, &self.policy)?;
         engine::check_client(model, &self.policy)?;
-        let config = EngineConfig::new(service, self.policy, None);
-        let started = engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
-        let threads = Threads::new(started);
+        let (threads, run) = start(model, service, self.policy, None)?;
         let dialler =
             Dialler { command_queues: threads.control.command_queues.clone(), next: Arc::default() };
-        Ok(RunningClient { threads, dialler, model })
+        Ok(RunningClient { handle: ClientHandle(run), threads, dialler })
     }
 }
 
@@ -102,12 +100,19 @@ impl std::fmt::Debug for Dialler {
 #[derive(Debug)]
 #[must_use = "the client stops when this is dropped"]
 pub struct RunningClient {
+    handle: ClientHandle,
     threads: Threads,
     dialler: Dialler,
-    model: Model,
 }
 
 impl RunningClient {
+    /// A handle for other threads: to stop the client, to change its limits, or to read its counters, while this one
+    /// [waits](Self::join).
+    #[must_use]
+    pub fn handle(&self) -> ClientHandle {
+        self.handle.clone()
+    }
+
     /// A handle that dials connections.
     #[must_use]
     pub fn dialler(&self) -> Dialler {
@@ -125,26 +130,83 @@ impl RunningClient {
     /// The model in use.
     #[must_use]
     pub fn model(&self) -> Model {
-        self.model
+        self.handle.model()
     }
 
-    /// The current counters.
+    /// The current counters; see [`ClientHandle::stats`].
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.threads.control.stats()
+        self.handle.stats()
     }
 
-    /// Lets connections finish what is in flight, for at most [`Policy::drain_timeout`]. Returns immediately.
+    /// The current counters of each I/O thread; see [`ClientHandle::thread_stats`].
+    #[must_use]
+    pub fn thread_stats(&self) -> Vec<Stats> {
+        self.handle.thread_stats()
+    }
+
+    /// Changes the limits; see [`ClientHandle::set_policy`].
+    ///
+    /// # Errors
+    /// A policy that cannot be applied; nothing is changed then.
+    pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
+        self.handle.set_policy(policy)
+    }
+
+    /// Begins to stop; see [`ClientHandle::stop`].
     pub fn stop(&self) {
-        self.threads.control.stop();
+        self.handle.stop();
     }
 
-    /// Waits until the client has stopped and returns the final counters. Does not stop it.
+    /// Waits until the client has stopped and returns the final counters. Does not stop it: another thread does, by a
+    /// [handle](Self::handle).
     ///
     /// # Panics
     /// One of its threads has panicked, which is a fault of this library: panics of sessions end at their connection.
     pub fn join(mut self) -> Stats {
         self.threads.join();
-        self.threads.control.stats()
+        self.stats()
+    }
+}
+
+/// A running client as other threads see it, as [`ServerHandle`](crate::ServerHandle) is a server. Cheap to clone: two
+/// reference counts. It does not keep the client running; of a client that has ended, the counters stay, and a stop or a
+/// change of limits has no effect.
+#[derive(Clone, Debug)]
+pub struct ClientHandle(RunHandle);
+
+impl ClientHandle {
+    /// The model in use.
+    #[must_use]
+    pub fn model(&self) -> Model {
+        self.0.model()
+    }
+
+    /// The current counters: the sum of those of all threads, in microseconds, without a lock.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    /// The current counters of each I/O thread, as [`ServerHandle::thread_stats`](crate::ServerHandle::thread_stats)
+    /// has them for a server.
+    #[must_use]
+    pub fn thread_stats(&self) -> Vec<Stats> {
+        self.0.thread_stats()
+    }
+
+    /// Changes the limits; open connections apply them immediately. Limits fixed at the start must not change:
+    /// [`Policy::as_far_as_possible`] applies only the others.
+    ///
+    /// # Errors
+    /// Those of [`ServerHandle::set_policy`](crate::ServerHandle::set_policy); nothing is changed then.
+    pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
+        self.0.set_policy(policy)
+    }
+
+    /// Dials nothing more and lets connections finish what is in flight, for at most [`Policy::drain_timeout`]. Returns
+    /// immediately; [`RunningClient::join`] waits.
+    pub fn stop(&self) {
+        self.0.stop();
     }
 }

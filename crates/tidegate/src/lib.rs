@@ -68,7 +68,7 @@ pub mod stats;
 pub mod testing;
 mod types;
 
-pub use client::{Client, DatagramClient, Dialler, RunningClient};
+pub use client::{Client, ClientHandle, DatagramClient, Dialler, RunningClient};
 pub use engine::{Availability, Choice, Model, ParseModelError};
 pub use policy::{DatagramPath, DatagramPolicy, ParseDatagramPathError, Policy, PolicyError};
 pub use server::{

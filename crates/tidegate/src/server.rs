@@ -15,7 +15,7 @@ use tidegate_os::local::SocketFile;
 use tidegate_os::loopback::Loopback;
 use tidegate_os::socket::{Blocking, ListenOptions, Listener};
 
-use crate::engine::{self, Availability, EngineConfig, Model};
+use crate::engine::{self, Availability, Model};
 use crate::policy::accept::deferral;
 use crate::policy::{DatagramPath, Policy, PolicyError};
 use crate::proto::erased::{ErasedService, erase};
@@ -23,8 +23,7 @@ use crate::service::Service;
 
 pub(crate) use datagram::ip_address as datagram_address;
 pub use datagram::{BoundDatagramServer, DatagramHandle, DatagramServer, RunningDatagrams};
-use running::Properties;
-pub(crate) use running::Threads;
+pub(crate) use running::{RunHandle, Threads, start};
 pub use running::{Running, ServerHandle};
 
 /// Why a server could not be started. Everything started before the error is undone.
@@ -365,16 +364,8 @@ impl BoundServer {
     /// # Errors
     /// The system has no thread, ring or memory left.
     pub fn start(self) -> Result<Running, StartError> {
-        let model = self.model;
-        let (dials, service) = (self.service.options().dials, Arc::downgrade(&self.service));
-        let config = EngineConfig::new(self.service, self.policy, Some(self.listener));
-        let policy = config.policy.clone();
-        let rendezvous = config.rendezvous.as_ref().map(|rendezvous| rendezvous.counters());
-        let mut started =
-            engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
-        started.others.extend(rendezvous);
-        let properties = Properties { local_addr: self.local_addr, model, dials, service, policy };
-        Ok(Running::new(started, properties, self.file))
+        let run = start(self.model, self.service, self.policy, Some(self.listener))?;
+        Ok(Running::new(run, self.local_addr, self.file))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A running server: its threads, its counters, and what can be changed while it runs.
+//! A running server, and what it shares with a client: threads, counters, and what can be changed while it runs.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -6,8 +6,10 @@ use std::thread::JoinHandle;
 
 use tidegate_os::endpoint::Endpoint;
 use tidegate_os::local::SocketFile;
+use tidegate_os::socket::Listener;
 
-use crate::engine::{self, Command, CommandQueue, EngineHandle, Growth, Model};
+use super::StartError;
+use crate::engine::{self, Command, CommandQueue, EngineConfig, EngineHandle, Growth, Model};
 use crate::policy::{Policy, PolicyError};
 use crate::proto::erased::ErasedService;
 use crate::stats::{Counters, Stats, each, sum};
@@ -23,10 +25,12 @@ pub struct Running {
 }
 
 impl Running {
-    pub(super) fn new(started: EngineHandle, properties: Properties, file: Option<SocketFile>) -> Self {
-        let threads = Threads::new(started);
-        let handle = ServerHandle { control: threads.control.clone(), properties: Arc::new(properties) };
-        Self { handle, threads, file }
+    pub(super) fn new(
+        (threads, run): (Threads, RunHandle),
+        local_addr: Endpoint,
+        file: Option<SocketFile>,
+    ) -> Self {
+        Self { handle: ServerHandle { run, local_addr: Arc::new(local_addr) }, threads, file }
     }
 
     /// A handle for other threads: to stop the server, to change its limits, or to read its counters, while this one
@@ -63,7 +67,7 @@ impl Running {
     /// The policy it was started with.
     #[must_use]
     pub fn first_policy(&self) -> &Policy {
-        &self.handle.properties.policy
+        &self.handle.run.properties.policy
     }
 
     /// Changes the limits; see [`ServerHandle::set_policy`].
@@ -105,21 +109,8 @@ impl Running {
     }
 }
 
-/// What is known of a server from its start.
-#[derive(Debug)]
-pub(super) struct Properties {
-    pub(super) local_addr: Endpoint,
-    pub(super) model: Model,
-    /// Of its service.
-    pub(super) dials: usize,
-    /// Its service has limits, too. The engine owns it.
-    pub(super) service: Weak<dyn ErasedService>,
-    /// The policy at the start.
-    pub(super) policy: Arc<Policy>,
-}
-
 /// A running server as other threads see it: for a signal handler that stops it, or an exporter of its counters. Cheap
-/// to clone: two reference counts. It does not keep the server running; of a server that has ended, the counters stay,
+/// to clone: three reference counts. It does not keep the server running; of a server that has ended, the counters stay,
 /// and a stop or a change of limits has no effect.
 ///
 /// ```
@@ -148,27 +139,27 @@ pub(super) struct Properties {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ServerHandle {
-    control: Arc<RunControl>,
-    properties: Arc<Properties>,
+    run: RunHandle,
+    local_addr: Arc<Endpoint>,
 }
 
 impl ServerHandle {
     /// The listening address.
     #[must_use]
     pub fn local_addr(&self) -> &Endpoint {
-        &self.properties.local_addr
+        &self.local_addr
     }
 
     /// The model in use.
     #[must_use]
     pub fn model(&self) -> Model {
-        self.properties.model
+        self.run.model()
     }
 
     /// The current counters: the sum of those of all threads, in microseconds, without a lock.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.control.stats()
+        self.run.stats()
     }
 
     /// The current counters of each I/O thread; those of models with a loop and of `pool` in the order of
@@ -177,7 +168,7 @@ impl ServerHandle {
     /// come (`event-select`, `overlapped`) they are those of the threads started so far.
     #[must_use]
     pub fn thread_stats(&self) -> Vec<Stats> {
-        each(self.control.of_io_threads())
+        self.run.thread_stats()
     }
 
     /// Changes the limits, for example to another strategy; open connections apply them immediately. Limits fixed at
@@ -188,7 +179,50 @@ impl ServerHandle {
     /// limits of the service, one with fewer permits than there are I/O threads, or one that changes a fixed limit;
     /// nothing is changed then.
     pub fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
-        let Properties { model, dials, service, policy: first, .. } = &*self.properties;
+        self.run.set_policy(policy)
+    }
+
+    /// Stops accepting and lets connections finish what is in flight, for at most [`Policy::drain_timeout`]. Returns
+    /// immediately; [`Running::join`] waits.
+    pub fn stop(&self) {
+        self.run.stop();
+    }
+}
+
+/// What is known of a server or client from its start.
+#[derive(Debug)]
+struct Properties {
+    model: Model,
+    /// Of its service.
+    dials: usize,
+    /// Its service has limits, too. The engine owns it.
+    service: Weak<dyn ErasedService>,
+    /// The policy at the start.
+    policy: Arc<Policy>,
+}
+
+/// A running server or client as other threads see it.
+#[derive(Clone, Debug)]
+pub(crate) struct RunHandle {
+    control: Arc<RunControl>,
+    properties: Arc<Properties>,
+}
+
+impl RunHandle {
+    pub(crate) fn model(&self) -> Model {
+        self.properties.model
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.control.stats()
+    }
+
+    pub(crate) fn thread_stats(&self) -> Vec<Stats> {
+        each(self.control.of_io_threads())
+    }
+
+    pub(crate) fn set_policy(&self, policy: Policy) -> Result<(), PolicyError> {
+        let Properties { model, dials, service, policy: first } = &*self.properties;
         policy.check()?;
         engine::check_policy(*model, &policy)?;
         policy.check_dials(*dials)?;
@@ -200,11 +234,28 @@ impl ServerHandle {
         self.control.set_policy(&Arc::new(policy))
     }
 
-    /// Stops accepting and lets connections finish what is in flight, for at most [`Policy::drain_timeout`]. Returns
-    /// immediately; [`Running::join`] waits.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.control.stop();
     }
+}
+
+/// Starts the threads of a server, or without a listener those of a client.
+pub(crate) fn start(
+    model: Model,
+    service: Arc<dyn ErasedService>,
+    policy: Policy,
+    listener: Option<Listener>,
+) -> Result<(Threads, RunHandle), StartError> {
+    let (dials, of_service) = (service.options().dials, Arc::downgrade(&service));
+    let config = EngineConfig::new(service, policy, listener);
+    let policy = config.policy.clone();
+    let rendezvous = config.rendezvous.as_ref().map(|rendezvous| rendezvous.counters());
+    let mut started = engine::start(model, config).map_err(|error| StartError::Engine { model, error })?;
+    started.others.extend(rendezvous);
+    let threads = Threads::new(started);
+    let properties = Arc::new(Properties { model, dials, service: of_service, policy });
+    let control = threads.control.clone();
+    Ok((threads, RunHandle { control, properties }))
 }
 
 /// The threads of a running server or client.
@@ -232,11 +283,11 @@ impl RunControl {
         &self.io[..started]
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    fn stats(&self) -> Stats {
         sum(self.of_io_threads().iter().chain(&self.others))
     }
 
-    pub(crate) fn stop(&self) {
+    fn stop(&self) {
         if self.stopping.swap(true, SeqCst) {
             return; // threads that are started later find the first order
         }

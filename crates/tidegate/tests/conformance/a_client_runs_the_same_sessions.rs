@@ -1,11 +1,13 @@
 //! The other direction: sessions that dial out, on the same models, receive their tags and have every byte verified.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tidegate::service::Origin;
 use tidegate::{
-    Client, CloseReason, Consumed, Dial, Endpoint, Flow, Model, Outbox, Peer, Refusal, Service, ServiceOptions, Session,
+    Client, CloseReason, Consumed, Dial, Endpoint, Flow, Model, Outbox, Peer, PolicyError, Refusal, Service,
+    ServiceOptions, Session,
 };
 
 use crate::kit::{self, ClosedPort, EchoPeer, Tape};
@@ -105,6 +107,7 @@ fn case(model: Model) {
     many_dials(model, 6, 400_000);
     a_closed_port(model);
     a_chosen_source(model);
+    another_thread_has_its_handle(model);
 }
 
 fn client(model: Model, bytes: usize) -> (tidegate::RunningClient, Log) {
@@ -181,4 +184,34 @@ fn a_chosen_source(model: Model) {
     );
     assert_eq!(*callers.lock().expect("callers"), [source; 5]);
     finish(client);
+}
+
+/// It reads counters, changes limits, and stops the client, whose counters it outlives.
+fn another_thread_has_its_handle(model: Model) {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let to = silent.local_addr().expect("address");
+    let (client, log) = client(model, 1_000);
+    let handle = client.handle();
+    assert_eq!(handle.model(), model);
+    for tag in 0..4 {
+        client.dial(Dial::to(to).tag(tag)).expect("dial");
+    }
+    kit::until("all are sent", || handle.stats().bytes_out == 4_000);
+    assert_eq!(handle.thread_stats().iter().map(|thread| thread.bytes_out).sum::<u64>(), 4_000);
+
+    let policy = kit::policy(model);
+    assert_eq!(handle.set_policy(policy.clone().mail_queue(7)), Err(PolicyError::Fixed("mail_queue")));
+    let brief = policy.first_byte_timeout(None).idle_timeout(Some(Duration::from_millis(200)));
+    handle.set_policy(brief).expect("a shorter time limit");
+    kit::until("nobody has answered in time", || log.all().len() == 4);
+    assert!(log.all().iter().all(|ending| matches!(ending, Ending::Closed { why: CloseReason::IdleTimeout, .. })));
+
+    let stopper = std::thread::spawn({
+        let handle = handle.clone();
+        move || handle.stop()
+    });
+    let stats = client.join();
+    stopper.join().expect("it stops");
+    kit::check(&stats);
+    assert_eq!((stats.accepted, handle.stats()), (4, stats));
 }
