@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use comfy_table::{ColumnConstraint, Width};
 use serde_json::{Value, json};
 use tidegate::{Availability, Choice, Model, Policy, system};
+use tidegate_os::{extension, process};
 
 use crate::{CommandResult, fastpath, out};
 
@@ -56,12 +57,12 @@ const DESCRIPTORS: u64 = 100_000;
 fn limits() -> Vec<SystemLimit> {
     let (soft, hard) = system::descriptor_limit();
     let processors = system::allowed_cpus();
-    let memory = system::locked_memory_limit().unwrap_or(u64::MAX);
+    let memory = process::locked_memory_limit().unwrap_or(u64::MAX);
     let mut limits = vec![
         SystemLimit {
             key: "system",
             name: "system",
-            value: Some(tidegate_os::process::system_name().into()),
+            value: Some(process::system_name().into()),
             remedy: None,
         },
         SystemLimit::number(
@@ -142,7 +143,7 @@ fn of_memory() -> [SystemLimit; 3] {
 
 /// Memory of the machine, or the limit of this process's control group.
 fn memory_bytes() -> Option<u64> {
-    let (total, _) = system::memory_bytes()?;
+    let (total, _) = process::memory_bytes()?;
     let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
     let group = group.and_then(|text| text.trim().parse::<u64>().ok()); // "max" is no limit
     Some(group.unwrap_or(u64::MAX).min(total))
@@ -154,7 +155,7 @@ fn of_linux() -> Vec<SystemLimit> {
     let ports = sysctl("net/ipv4/ip_local_port_range").unwrap_or_default();
     let (low, high) = range(&ports).unzip();
     let connections = Policy::default().max_connections as u64;
-    let page_bytes = tidegate_os::process::page_bytes() as u64;
+    let page_bytes = process::page_bytes() as u64;
     let count = low.zip(high).map(|(low, high): (u64, u64)| high.saturating_sub(low) + 1);
     vec![
         SystemLimit::number(
@@ -219,7 +220,7 @@ fn in_flight_bytes(connections: u64, page_bytes: u64) -> u64 {
 /// The limit of the buffers of all TCP sockets (`tcp(7)`).
 fn tcp_memory() -> Option<u64> {
     let most: u64 = sysctl("net/ipv4/tcp_mem")?.split_whitespace().nth(2)?.parse().ok()?;
-    Some(most.saturating_mul(tidegate_os::process::page_bytes() as u64))
+    Some(most.saturating_mul(process::page_bytes() as u64))
 }
 
 fn sysctl(path: &str) -> Option<String> {
@@ -238,7 +239,7 @@ fn transports() -> Vec<(&'static str, Availability)> {
         Ok(()) => Availability::Available(how.into()),
         Err(why) => Availability::Unavailable(why),
     };
-    let extensions = system::extensions().into_iter().map(|extension| {
+    let extensions = extension::found().into_iter().map(|extension| {
         let refused = extension.refused.map(|why| format!("{why}: {}", extension.without));
         (extension.name, is(refused.map_or(Ok(()), Err), "found at run time"))
     });

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tidegate::system;
 use tidegate_load::text::{counted, grouped};
+use tidegate_os::process::memory_bytes;
 
 /// The machine and the limits of this process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,7 +35,7 @@ impl Machine {
                 .unwrap_or_else(|| "unknown processor".into()),
             cpus: system::allowed_cpus().len(),
             system: tidegate_os::process::system_name(),
-            memory_mib: system::memory_bytes().map_or(0, |(all, _)| all >> 20),
+            memory_mib: memory_bytes().map_or(0, |(all, _)| all >> 20),
             descriptors: system::descriptor_limit().0,
         }
     }

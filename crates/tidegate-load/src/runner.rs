@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use tidegate::{Client, Endpoint, Model, Policy, RunningClient, Service, Stats, system};
+use tidegate_os::process::exact_sleeps;
 use tidegate_tls::{TlsClient, TlsCounters, TlsLimits};
 
 use crate::assessment::assess;
@@ -41,7 +42,7 @@ pub fn run(plan: &Plan, observer: impl FnMut(RunEvent<'_>)) -> Result<Report, Lo
 /// Like [`run`], but ends early once `interrupted` is true; the report then covers what was measured so far.
 /// Outstanding responses are awaited for at most a second.
 ///
-/// The calling thread and those it starts get exact timers ([`exact_sleeps`](system::exact_sleeps)).
+/// The calling thread and those it starts get exact timers ([`exact_sleeps`]).
 ///
 /// # Errors
 /// [`LoadError`] if the run cannot start. Later errors are in the report.
@@ -61,7 +62,7 @@ pub fn run_until(
     }
     let threads = plan.threads.unwrap_or_else(|| system::allowed_cpus().len().max(1)).min(plan.connections);
     // Where that is forbidden requests begin up to 50 µs later, which the report shows.
-    let _ = system::exact_sleeps();
+    let _ = exact_sleeps();
     let run_state = Arc::new(RunState::new(plan.clone(), threads, Arc::clone(interrupted)));
     let policy = policy(plan, threads);
     match &plan.protocol {

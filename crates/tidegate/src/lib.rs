@@ -86,10 +86,7 @@ pub use tidegate_os::file::FileRange;
 
 /// System facilities for applications besides sockets: limits, processors, inherited sockets.
 pub mod system {
-    pub use tidegate_os::process::{
-        allowed_cpus, descriptor_limit, exact_sleeps, locked_memory_limit, memory_bytes, pin_to_cpus,
-        raise_descriptor_limit,
-    };
+    pub use tidegate_os::process::{allowed_cpus, descriptor_limit, pin_to_cpus, raise_descriptor_limit};
     pub use tidegate_os::socket::local_endpoint;
     /// Directories that no path can escape from, and reads of cached file data that do not block.
     pub mod file {
@@ -97,7 +94,6 @@ pub mod system {
         pub use tidegate_os::folder::{Folder, identity, is_exhausted, read_cached};
         pub use tidegate_os::socket::Blocking;
     }
-    pub use tidegate_os::extension::{Extension, found as extensions};
     pub use tidegate_os::{descriptor, handover};
 }
 

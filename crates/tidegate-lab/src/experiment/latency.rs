@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tidegate::{Model, system};
+use tidegate::Model;
 use tidegate_load::PingReport;
+use tidegate_os::extension;
 
 use super::round::Length;
 use super::sockmap::SockmapGroup;
@@ -195,7 +196,7 @@ fn missing() -> Vec<(TransportKind, String)> {
         missing.push((TransportKind::Sockmap, why.to_string()));
     }
     if cfg!(windows) {
-        let option = system::extensions().into_iter().find(|one| one.name == "loopback fast path");
+        let option = extension::found().into_iter().find(|one| one.name == "loopback fast path");
         let refused = option.and_then(|option| option.refused);
         missing.extend(refused.map(|why| (TransportKind::FastPath, why.to_string())));
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate::policy::whole_pages;
-use tidegate::{Model, Policy, system};
+use tidegate::{Model, Policy};
+use tidegate_os::process::locked_memory_limit;
 
 use super::generator::Generator;
 use super::round::{Figures, Round};
@@ -268,13 +269,12 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
 }
 
 fn is_lockable(model: Model, buffers: &BufferSettings, threads: usize) -> bool {
-    !buffers.locked
-        || system::locked_memory_limit().is_none_or(|most| buffers.locked_bytes(model, threads) <= most)
+    !buffers.locked || locked_memory_limit().is_none_or(|most| buffers.locked_bytes(model, threads) <= most)
 }
 
 /// A line about rows that would lock too much.
 fn beyond_the_limit(rows: &[(Model, BufferSettings)]) -> Option<String> {
-    let limit = system::locked_memory_limit()?;
+    let limit = locked_memory_limit()?;
     let names: Vec<String> = rows.iter().map(|(model, buffers)| format!("{model} with {buffers}")).collect();
     (!names.is_empty()).then(|| {
         format!(

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tidegate::{Model, Policy, system};
+use tidegate_os::process::memory_bytes;
 
 use crate::Bench;
 
@@ -91,7 +92,7 @@ impl MachineLimits {
         let threads = (threads / 5 * 4).min(most("/proc/sys/vm/max_map_count") / 20 * 9);
         Self {
             descriptors: system::descriptor_limit().0,
-            memory_bytes: system::memory_bytes().map_or(u64::MAX, |(_, available)| available),
+            memory_bytes: memory_bytes().map_or(u64::MAX, |(_, available)| available),
             ports: ports.unwrap_or(u64::MAX),
             threads,
         }

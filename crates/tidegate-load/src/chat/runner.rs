@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use tidegate::{Dial, Model, RunningClient, system};
+use tidegate_os::process::exact_sleeps;
 
 use super::ChatPlan;
 use super::deaf::Deaf;
@@ -42,7 +43,7 @@ pub fn run_chat(
     let shared = Arc::new(ChatShared::new(plan.clone(), interrupted.clone()));
     // Who speaks does so when it is due and not 50 µs later; where that cannot be asked for, the report shows the
     // delay.
-    let _ = system::exact_sleeps();
+    let _ = exact_sleeps();
     let model = plan.model.unwrap_or_else(|| Model::best().model);
     let load = ChatLoad(shared.clone());
     let (client, tls) = start(&plan.target(0).endpoint, plan.tls.as_ref(), load, plan.policy(), model)?;

@@ -137,8 +137,8 @@ impl Outbox<'_> {
 
     /// Sets the session's timer: [`Mail::Timer`] arrives at `when`. Replaces an earlier setting. Never early. On
     /// `epoll`, `select` and `uring` late by at most 1/64 ms and what the system needs to wake a thread (on Linux 50 µs
-    /// of timer slack, unless [`exact_sleeps`](crate::system::exact_sleeps) was called before the threads were
-    /// started); on the other models by one more millisecond.
+    /// of timer slack, unless the thread that starts the others has less: `PR_SET_TIMERSLACK`, prctl(2)); on the other
+    /// models by one more millisecond.
     pub fn wake_at(&mut self, when: Instant) {
         self.state_of_session.timers.wake_at(Some(when));
     }

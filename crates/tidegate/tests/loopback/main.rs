@@ -13,8 +13,9 @@ use std::time::Duration;
 use tidegate::policy::FastPath;
 use tidegate::{
     Client, Consumed, Flow, Model, Outbox, Peer, Policy, PolicyError, Refusal, Running, Server, Service,
-    Session, StartError, Stats, system,
+    Session, StartError, Stats,
 };
+use tidegate_os::extension;
 
 use deadline::{Deadline, slow};
 use ears::Ears;
@@ -103,7 +104,7 @@ fn talk(model: Model, server: Running) -> (Stats, Stats) {
 
 /// Messages that a server and a client together have to give, if so many of their connections had it.
 fn messages_due(shared: u64) -> usize {
-    let option = system::extensions().into_iter().find(|extension| extension.name == "loopback fast path");
+    let option = extension::found().into_iter().find(|extension| extension.name == "loopback fast path");
     let refused = option.is_some_and(|option| option.refused.is_some());
     if shared == 0 && refused { 2 } else { 0 }
 }
