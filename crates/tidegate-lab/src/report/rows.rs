@@ -150,7 +150,7 @@ fn round_trip(r: &latency::Row) -> Row {
         experiment: "latency".into(),
         name: format!("{}, {} bytes", r.setup.name(), r.message_bytes),
         measures: spreads.map(|(name, better, s)| measure(name, better, s.rounds.clone())).into(),
-        verdicts: Vec::new(),
+        ..Row::default()
     }
 }
 
