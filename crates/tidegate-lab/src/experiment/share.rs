@@ -135,8 +135,8 @@ impl CpuShare {
 }
 
 /// The share of a server at which the load is busy for [`LOAD_BUSY`] of its time, by what both used for a request in
-/// this round: all of it for one that waits for something else, as for a timer of TCP. No share limits that one, and the
-/// others need not pay for it.
+/// this round: all of it for one that waits for something else, as for a timer of TCP. No share limits that one, and
+/// the others need not pay for it.
 fn share_for(round: &Round) -> f64 {
     if used(round) * SHRINK < LEAST_SHARE {
         return 1.0;

@@ -27,7 +27,7 @@ struct Answers {
     date: String,
 }
 
-/// State shared by the connections of one I/O thread. Each is on separate cache lines: every request writes to the lock.
+/// State shared by the connections of one I/O thread, on separate cache lines: every request writes to the lock.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct SharedPage {

@@ -252,7 +252,7 @@ impl Timers {
     }
 }
 
-/// The ticks that have passed after this time. A second is a whole number of ticks, so it takes no division of 128 bits,
+/// The ticks that have passed after this time. A second is a whole number of them, so it takes no division of 128 bits,
 /// which would be a call in every turn of a loop.
 #[inline]
 fn whole_ticks(time: Duration) -> u64 {
