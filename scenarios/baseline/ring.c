@@ -346,7 +346,7 @@ static void *run(void *number) {
         __atomic_store_n(cq_head, head, __ATOMIC_RELEASE);
         for (unsigned k = 0; k < touched_count; k++) go_on(touched[k]);
         touched_count = 0;
-        if (!given_back) continue;
+        if (!given_back || !starved_count) continue;
         given_back = 0;
         for (; starved_count; starved_count--) receive(starved[starved_count - 1]);
     }

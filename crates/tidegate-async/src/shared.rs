@@ -158,12 +158,13 @@ impl Shared {
         self.drains.load(Relaxed) && self.own_task_reads.load(Relaxed)
     }
 
-    /// Whether a reader waits and there is no input.
+    /// Whether a reader waits and there is no input. While the server drains, a read that the task has given up is not
+    /// waited for.
     pub(crate) fn is_reading(&self, state: &State) -> bool {
         state.input.is_empty()
             && match state.reader {
                 None => false,
-                Some(Waiter::Session) => self.own_task_reads.load(Relaxed),
+                Some(Waiter::Session) => !self.drains.load(Relaxed) || self.own_task_reads.load(Relaxed),
                 Some(Waiter::Other(_)) => true,
             }
     }

@@ -236,7 +236,7 @@ fn writes_of_several_threads_keep_their_order() {
 async fn echoes_in_time(conn: Connection) {
     let (mut reader, mut writer) = conn.into_split();
     let (of_reader, of_writer) = (reader.handle(), writer.handle());
-    assert_eq!(of_reader.peer().thread, of_writer.peer().thread);
+    assert_eq!([of_reader.peer().thread, of_writer.peer().thread], [3, 3]);
     let mut words = 0;
     while let Ok(word) = of_reader.timeout(Duration::from_secs(1), reader.read_u8()).await {
         of_writer.timeout(Duration::from_secs(1), writer.write_u8(word.unwrap())).await.unwrap().unwrap();
@@ -250,7 +250,8 @@ async fn echoes_in_time(conn: Connection) {
 
 #[test]
 fn handles_time_the_halves_that_they_are_of() {
-    let mut conn = TestConnection::open(&service(echoes_in_time)).unwrap();
+    let peer = Peer::accepted().with_thread(3);
+    let mut conn = TestConnection::open_with(&service(echoes_in_time), &peer, Policy::default()).unwrap();
     for word in [b"a", b"b"] {
         conn.receive(word);
         conn.advance(Duration::from_millis(700));

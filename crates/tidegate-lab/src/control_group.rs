@@ -5,49 +5,63 @@ use std::path::{Path, PathBuf};
 
 use crate::Bench;
 
-/// A folder, and whether it is a group of version 2.
-pub(crate) type ControlGroup = (PathBuf, bool);
+/// The two interfaces of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CgroupVersion {
+    /// A hierarchy for each controller.
+    One,
+    /// One for all (`cgroup2`).
+    Two,
+}
+
+/// A group.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cgroup {
+    pub(crate) folder: PathBuf,
+    pub(crate) version: CgroupVersion,
+}
 
 /// Those of this process, of version 1 first.
-pub(crate) fn own() -> Vec<ControlGroup> {
+pub(crate) fn own() -> Vec<Cgroup> {
     let read = |file| std::fs::read_to_string(file).unwrap_or_default();
     found(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
 }
 
-fn found(groups: &str, mounts: &str) -> Vec<ControlGroup> {
+fn found(groups: &str, mounts: &str) -> Vec<Cgroup> {
     let own = |line: &str| {
         let mut parts = line.splitn(3, ':').skip(1);
         Some((parts.next()?.to_owned(), parts.next()?.to_owned()))
     };
     let mut found = Vec::new();
     for (controllers, path) in groups.lines().filter_map(own) {
-        let is_unified = controllers.is_empty();
-        if !is_unified && !controllers.split(',').any(|name| name == "cpu") {
-            continue;
-        }
-        let folder = mounts.lines().find_map(|line| below(line, is_unified, &path));
-        found.extend(folder.map(|folder| (folder, is_unified)));
+        let version = match controllers.as_str() {
+            "" => CgroupVersion::Two,
+            names if names.split(',').any(|name| name == "cpu") => CgroupVersion::One,
+            _ => continue,
+        };
+        let folder = mounts.lines().find_map(|line| below(line, version, &path));
+        found.extend(folder.map(|folder| Cgroup { folder, version }));
     }
-    found.sort_by_key(|(_, is_unified)| *is_unified);
+    found.sort_by_key(|group| group.version);
     found
 }
 
 /// Where the group `path` is, if this line of `mountinfo` mounts its hierarchy (`proc_pid_mountinfo(5)`).
-fn below(line: &str, is_unified: bool, path: &str) -> Option<PathBuf> {
+fn below(line: &str, version: CgroupVersion, path: &str) -> Option<PathBuf> {
     let (before, after) = line.split_once(" - ")?;
     let (mut before, mut after) = (before.split(' ').skip(3), after.split(' '));
     let (root, point) = (before.next()?, before.next()?);
     let (kind, options) = (after.next()?, after.nth(1)?);
-    let fits = match is_unified {
-        true => kind == "cgroup2",
-        false => kind == "cgroup" && options.split(',').any(|option| option == "cpu"),
+    let fits = match version {
+        CgroupVersion::Two => kind == "cgroup2",
+        CgroupVersion::One => kind == "cgroup" && options.split(',').any(|option| option == "cpu"),
     };
     let inside = path.strip_prefix(root).unwrap_or(path);
     fits.then(|| Path::new(point).join(inside.trim_start_matches('/')))
 }
 
 /// A line about groups around this process that give server and load less time than their processors have.
-pub(crate) fn too_small_a_quota(bench: &Bench, groups: &[ControlGroup]) -> Option<String> {
+pub(crate) fn too_small_a_quota(bench: &Bench, groups: &[Cgroup]) -> Option<String> {
     let processors: HashSet<usize> = bench.server_cpus.iter().chain(&bench.load_cpus).copied().collect();
     let quota = groups.iter().filter_map(least_quota).min_by(f64::total_cmp)?;
     (quota < processors.len() as f64).then(|| {
@@ -62,17 +76,17 @@ pub(crate) fn too_small_a_quota(bench: &Bench, groups: &[ControlGroup]) -> Optio
 }
 
 /// The least of a group and those above it, in processors.
-fn least_quota((folder, is_unified): &ControlGroup) -> Option<f64> {
-    let quotas = folder.ancestors().filter_map(|folder| quota(folder, *is_unified));
+fn least_quota(group: &Cgroup) -> Option<f64> {
+    let quotas = group.folder.ancestors().filter_map(|folder| quota(folder, group.version));
     quotas.min_by(f64::total_cmp)
 }
 
 /// None where there is no limit (`max`, or -1 µs).
-fn quota(folder: &Path, is_unified: bool) -> Option<f64> {
+fn quota(folder: &Path, version: CgroupVersion) -> Option<f64> {
     let read = |file| std::fs::read_to_string(folder.join(file)).ok();
-    let text = match is_unified {
-        true => read("cpu.max")?,
-        false => read("cpu.cfs_quota_us")? + " " + &read("cpu.cfs_period_us")?,
+    let text = match version {
+        CgroupVersion::Two => read("cpu.max")?,
+        CgroupVersion::One => read("cpu.cfs_quota_us")? + " " + &read("cpu.cfs_period_us")?,
     };
     let mut parts = text.split_whitespace().map_while(|part| part.parse::<f64>().ok());
     let (quota, period) = (parts.next()?, parts.next()?);
@@ -89,10 +103,13 @@ mod tests {
                       31 23 0:27 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n\
                       32 23 0:28 /box /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
         let groups = "3:cpuset:/\n0::/box/a/b\n1:cpu,cpuacct:/user";
-        let folder = |path: &str| PathBuf::from(path);
+        let group = |path: &str, version| Cgroup { folder: path.into(), version };
         assert_eq!(
             found(groups, mounts),
-            [(folder("/sys/fs/cgroup/cpu/user"), false), (folder("/sys/fs/cgroup/unified/a/b"), true)]
+            [
+                group("/sys/fs/cgroup/cpu/user", CgroupVersion::One),
+                group("/sys/fs/cgroup/unified/a/b", CgroupVersion::Two)
+            ]
         );
         assert_eq!(found("0::/", ""), []);
         assert_eq!(found("nonsense", mounts), []);
@@ -105,20 +122,21 @@ mod tests {
         std::fs::create_dir(&inner).unwrap();
         let put = |folder: &Path, file, text| std::fs::write(folder.join(file), text).unwrap();
         let both = Bench::new("tidegate".into(), &[0, 1]);
-        let note = |is_unified| too_small_a_quota(&both, &[(inner.clone(), is_unified)]);
-        assert_eq!(note(true), None, "no files");
+        let groups = |version| [Cgroup { folder: inner.clone(), version }];
+        let note = |version| too_small_a_quota(&both, &groups(version));
+        assert_eq!(note(CgroupVersion::Two), None, "no files");
         put(above.path(), "cpu.max", "max 100000\n");
         put(&inner, "cpu.max", "200000 100000\n");
-        assert_eq!(note(true), None, "a processor each");
+        assert_eq!(note(CgroupVersion::Two), None, "a processor each");
         put(above.path(), "cpu.max", "150000 100000\n");
-        let said = note(true).unwrap();
+        let said = note(CgroupVersion::Two).unwrap();
         assert!(said.contains("time of 1.5 of the 2 processors") && said.contains("CPUQuota"), "{said}");
         let one = Bench::new("tidegate".into(), &[0]);
-        assert_eq!(too_small_a_quota(&one, &[(inner.clone(), true)]), None, "they share one");
+        assert_eq!(too_small_a_quota(&one, &groups(CgroupVersion::Two)), None, "they share one");
         for (quota, is_named) in [("-1\n", false), ("100000\n", true)] {
             put(&inner, "cpu.cfs_quota_us", quota);
             put(&inner, "cpu.cfs_period_us", "100000\n");
-            assert_eq!(note(false).is_some(), is_named, "{quota}");
+            assert_eq!(note(CgroupVersion::One).is_some(), is_named, "{quota}");
         }
     }
 }

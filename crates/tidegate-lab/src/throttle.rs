@@ -10,7 +10,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -20,7 +20,7 @@ use tidegate_load::cpu_time::family_ids;
 use tidegate_os::process::is_there;
 
 use crate::Bench;
-use crate::control_group::{self, ControlGroup};
+use crate::control_group::{self, Cgroup, CgroupVersion};
 use crate::process::{self, Process, start_thread};
 
 /// The period of a quota, in µs. A quota is at least 1,000 µs.
@@ -142,62 +142,70 @@ fn remove_left_behind(parent: &Path) {
     }
 }
 
+fn quota_file(version: CgroupVersion) -> &'static str {
+    match version {
+        CgroupVersion::Two => "cpu.max",
+        CgroupVersion::One => "cpu.cfs_quota_us",
+    }
+}
+
 /// A control group of our own; removed when dropped, which needs the servers in it to have ended, or when the lab is
 /// interrupted.
-struct ThrottleGroup {
-    folder: PathBuf,
-    is_unified: bool,
-}
+struct ThrottleGroup(Cgroup);
 
 impl ThrottleGroup {
     fn make(bench: &Bench) -> Option<Self> {
         let name = format!("{NAME}{}", std::process::id());
-        let make = |(parent, is_unified): (PathBuf, bool)| {
-            remove_left_behind(&parent);
-            Self::at(parent.join(&name), is_unified, bench)
+        let make = |parent: Cgroup| {
+            remove_left_behind(&parent.folder);
+            Self::at(Cgroup { folder: parent.folder.join(&name), ..parent }, bench)
         };
         parents(control_group::own()).into_iter().find_map(make)
     }
 
     /// A group that takes a quota and a process.
-    fn at(folder: PathBuf, is_unified: bool, bench: &Bench) -> Option<Self> {
-        std::fs::create_dir(&folder).ok()?;
-        process::remove_at_end(&folder);
-        let group = Self { folder, is_unified };
+    fn at(group: Cgroup, bench: &Bench) -> Option<Self> {
+        std::fs::create_dir(&group.folder).ok()?;
+        process::remove_at_end(&group.folder);
+        let group = Self(group);
         group.set(1.0, 1).ok()?;
-        let inside = Bench { group: Some(group.folder.clone()), ..bench.clone() };
+        let inside = Bench { group: Some(group.0.folder.clone()), ..bench.clone() };
         Process::start(&inside, &["--version".into()]).ok()?;
         Some(group)
     }
 
     fn set(&self, share: f64, cpus: usize) -> io::Result<()> {
         let quota = (share * PERIOD_US * cpus as f64).max(1_000.0);
-        let put = |file, text: String| std::fs::write(self.folder.join(file), text);
-        if self.is_unified {
-            return put("cpu.max", format!("{quota:.0} {PERIOD_US}"));
+        let put = |file, text: String| std::fs::write(self.0.folder.join(file), text);
+        let file = quota_file(self.0.version);
+        match self.0.version {
+            CgroupVersion::Two => put(file, format!("{quota:.0} {PERIOD_US}")),
+            CgroupVersion::One => {
+                put("cpu.cfs_period_us", PERIOD_US.to_string())?;
+                put(file, format!("{quota:.0}"))
+            }
         }
-        put("cpu.cfs_period_us", PERIOD_US.to_string())?;
-        put("cpu.cfs_quota_us", format!("{quota:.0}"))
     }
 
     fn take(&self, pid: u32) -> io::Result<()> {
-        std::fs::write(self.folder.join("cgroup.procs"), pid.to_string())
+        std::fs::write(self.0.folder.join("cgroup.procs"), pid.to_string())
     }
 }
 
 impl Drop for ThrottleGroup {
     fn drop(&mut self) {
-        process::remove(&self.folder);
-        process::is_removed(&self.folder);
+        process::remove(&self.0.folder);
+        process::is_removed(&self.0.folder);
     }
 }
 
 /// Groups that may have a child with a quota, the nearest first: this process's own, and for version 2 the one above,
 /// because one with processes of its own gives no quotas to its children.
-fn parents(own: Vec<ControlGroup>) -> Vec<ControlGroup> {
-    let with_above = |(folder, is_unified): ControlGroup| {
-        let above = folder.parent().filter(|_| is_unified).map(|above| (above.to_path_buf(), true));
-        std::iter::once((folder, is_unified)).chain(above)
+fn parents(own: Vec<Cgroup>) -> Vec<Cgroup> {
+    let with_above = |group: Cgroup| {
+        let above = group.folder.parent().filter(|_| group.version == CgroupVersion::Two);
+        let above = above.map(|above| Cgroup { folder: above.to_path_buf(), ..group });
+        std::iter::once(group).chain(above)
     };
     own.into_iter().flat_map(with_above).collect()
 }
@@ -285,9 +293,9 @@ mod tests {
     fn a_quota_is_written_as_either_version_wants_it() {
         let folder = tempfile::tempdir().unwrap();
         let read = |file| std::fs::read_to_string(folder.path().join(file)).unwrap();
-        for is_unified in [true, false] {
+        for version in [CgroupVersion::Two, CgroupVersion::One] {
             // Not dropped: the folder is no group.
-            let group = ThrottleGroup { folder: folder.path().into(), is_unified };
+            let group = ThrottleGroup(Cgroup { folder: folder.path().into(), version });
             let group = std::mem::ManuallyDrop::new(group);
             group.set(0.4, 2).unwrap();
         }
@@ -301,12 +309,12 @@ mod tests {
         let cpus = tidegate::system::allowed_cpus();
         let bench = Bench::new(std::env::current_exe().unwrap(), &cpus);
         let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("group");
+        let group = Cgroup { folder: parent.path().join("group"), version: CgroupVersion::Two };
         // A quota can be written here.
-        assert!(ThrottleGroup::at(folder.clone(), true, &bench).is_none());
-        assert!(!folder.exists(), "removed again");
+        assert!(ThrottleGroup::at(group.clone(), &bench).is_none());
+        assert!(!group.folder.exists(), "removed again");
         // Gone.
-        let group = Some(ThrottleGroup { folder, is_unified: true });
+        let group = Some(ThrottleGroup(group));
         let mut throttle = Throttle { group, ..Throttle::of_competitors(cpus) };
         assert_eq!(throttle.method(), "a control group's quota");
         assert!((throttle.hold(std::process::id(), 0.7) - 0.5).abs() < 1e-9, "what one competitor leaves");
@@ -327,26 +335,26 @@ mod tests {
         // This program ends at once, too.
         let bench = Bench::new(std::env::current_exe().unwrap(), &cpus);
         let Some(group) = ThrottleGroup::make(&bench) else {
-            for (parent, is_unified) in parents(control_group::own()) {
-                let folder = parent.join(format!("tidegate-test-{}", std::process::id()));
+            for parent in parents(control_group::own()) {
+                let folder = parent.folder.join(format!("tidegate-test-{}", std::process::id()));
                 let made = std::fs::create_dir(&folder);
-                let file = folder.join(if is_unified { "cpu.max" } else { "cpu.cfs_quota_us" });
-                let opened = std::fs::File::options().write(true).open(file);
+                let quota = folder.join(quota_file(parent.version));
+                let opened = std::fs::File::options().write(true).open(quota);
+                let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+                let taken = std::fs::write(folder.join("cgroup.procs"), child.id().to_string());
+                child.kill().unwrap();
+                child.wait().unwrap();
                 if made.is_ok() {
                     std::fs::remove_dir(&folder).unwrap();
                 }
-                assert!(
-                    made.is_err() || opened.is_err(),
-                    "a group with a quota can be made: {}",
-                    folder.display()
-                );
+                let is_refused = made.is_err() || opened.is_err() || taken.is_err();
+                assert!(is_refused, "a group with a quota can be made: {}", folder.display());
             }
             return;
         };
         group.set(0.4, 2).unwrap();
-        let file = if group.is_unified { "cpu.max" } else { "cpu.cfs_quota_us" };
-        let folder = group.folder.clone();
-        let quota = std::fs::read_to_string(folder.join(file)).unwrap();
+        let folder = group.0.folder.clone();
+        let quota = std::fs::read_to_string(folder.join(quota_file(group.0.version))).unwrap();
         assert!(quota.starts_with("8000"), "{quota}");
         drop(group);
         assert!(!folder.exists());

@@ -85,8 +85,9 @@ impl Identity {
         Self::new(files, Arc::new(config))
     }
 
-    /// Replaces the configuration for new connections, with its protocols: by another identity, or by what one is made
-    /// from.
+    /// Replaces the configuration for new connections, with its protocols: by the one that another identity has now, or
+    /// by what one is made from. Later changes of the other do not follow, and a later [`reload`](Self::reload) reads
+    /// the files of this one again.
     pub fn replace(&self, with: impl Into<Self>) {
         self.0.config.store(with.into().0.config.load_full());
     }

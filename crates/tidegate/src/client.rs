@@ -170,8 +170,8 @@ impl RunningClient {
 }
 
 /// A running client as other threads see it, as [`ServerHandle`](crate::ServerHandle) is a server. Cheap to clone: two
-/// reference counts. It does not keep the client running; of a client that has ended, the counters stay, and a stop or a
-/// change of limits has no effect.
+/// reference counts. It does not keep the client running; of a client that has ended, the counters stay, and a stop or
+/// a change of limits has no effect.
 #[derive(Clone, Debug)]
 pub struct ClientHandle(RunHandle);
 

@@ -158,7 +158,8 @@ pub fn pair(bytes: usize) -> (Link, Link) {
 }
 
 /// Creates the link of an accepted connection that [dials](Outbox::dial) the other one when it opens, `within` this
-/// time; if it cannot, it resets its own. Each direction holds at most `bytes`. The service must declare the dial
+/// time; if it cannot, or [`mail_queue`](crate::Policy::mail_queue) dials are pending already, it resets its own. Each
+/// direction holds at most `bytes`. The service must declare the dial
 /// ([`ServiceOptions::dials`](crate::ServiceOptions::dials)).
 #[must_use]
 pub fn dialling(to: impl Into<Dial>, within: Duration, bytes: usize) -> Link {
@@ -271,7 +272,7 @@ impl Session for Link {
         let _ = self.shared.wakers[self.side as usize].set(out.waker()); // a session is opened once
         match self.dial(out) {
             Ok(()) => self.pull(out),
-            Err(_) => Flow::Abort, // the server stops
+            Err(_) => Flow::Abort, // the server stops, or too many dials are pending
         }
     }
 

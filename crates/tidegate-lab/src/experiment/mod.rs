@@ -139,7 +139,9 @@ fn check_it_lasted(server: &mut dyn MeasuredServer, report: Option<&Report>) -> 
     if let Some(status) = server.ended() {
         return Err(server.failure(format!("ended before the round did ({status})")));
     }
-    let Some(after_s) = report.and_then(|report| report.server_gone_after_s) else { return Ok(()) };
+    // One of several agents would also say so whose own path to the server was cut.
+    let alone = report.filter(|report| report.together.is_none());
+    let Some(after_s) = alone.and_then(|report| report.server_gone_after_s) else { return Ok(()) };
     let error = report.and_then(|report| report.first_error.as_ref());
     let error = error.map_or(String::new(), |error| format!(" ({error})"));
     Err(server.failure(format!("closed or refused every connection after {after_s:.1} s{error}")))

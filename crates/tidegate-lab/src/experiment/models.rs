@@ -227,6 +227,7 @@ pub fn run(bench: &Bench, settings: &Settings, mut progress: impl FnMut(&str)) -
     for load in &settings.loads {
         let subjects = sizing::plan(bench, generator.source(), &models, load.connections);
         table.notes.extend(sizing::missing(&subjects));
+        limited.set(1.0); // what competes with its servers would do so with others, too
         let share = if load.has_share() { &mut limited } else { &mut whole };
         let size = size_in_words(load.pace, load.message_bytes);
         let words = |model, sizing: &Sizing| {

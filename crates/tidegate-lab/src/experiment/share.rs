@@ -25,6 +25,8 @@ pub(crate) struct CpuShare {
     throttle: Option<Throttle>,
     value: f64,
     can_shrink: bool,
+    /// How many processors servers have.
+    processors: f64,
 }
 
 impl CpuShare {
@@ -32,12 +34,13 @@ impl CpuShare {
     pub(crate) fn new(bench: &Bench, agents: Option<&Agents>) -> Self {
         let throttle = agents.is_none().then(|| Throttle::new(bench));
         let can_shrink = throttle.is_some() && bench.is_pinned_apart();
-        Self { throttle, value: 1.0, can_shrink }
+        let processors = bench.server_cpus.len().max(1) as f64;
+        Self { throttle, value: 1.0, can_shrink, processors }
     }
 
     /// All of them, whatever a round shows.
     pub(crate) fn whole() -> Self {
-        Self { throttle: None, value: 1.0, can_shrink: false }
+        Self { throttle: None, value: 1.0, can_shrink: false, processors: 1.0 }
     }
 
     /// 0 to 1.
@@ -51,7 +54,7 @@ impl CpuShare {
         self.throttle.as_ref().map_or_else(elsewhere, Throttle::method)
     }
 
-    fn set(&mut self, share: f64) {
+    pub(super) fn set(&mut self, share: f64) {
         self.value = self.throttle.as_mut().map_or(share, |throttle| throttle.set(share));
     }
 
@@ -74,7 +77,8 @@ impl CpuShare {
         self.set(1.0);
         // A subject that fails does so again when it is measured, and is named then.
         let rounds = subjects.iter().filter_map(|subject| trial(self, subject).ok());
-        let least = rounds.map(|round| share_for(round.as_ref())).fold(1.0, f64::min);
+        let rounds: Vec<T> = rounds.collect();
+        let least = rounds.iter().map(|round| self.share_for(round.as_ref())).fold(1.0, f64::min);
         self.set(least);
     }
 
@@ -122,7 +126,7 @@ impl CpuShare {
         for _ in 0..MOST_REPEATS {
             let round = result.as_ref();
             // Above what the server has used, a share limits nothing.
-            let smaller = share_for(round).min(used(round).min(self.value) * SHRINK);
+            let smaller = self.share_for(round).min(self.used(round).min(self.value) * SHRINK);
             let is_done = round.verdict.limited_by == LimitedBy::Server || smaller < LEAST_SHARE;
             if is_done || !self.can_shrink {
                 break;
@@ -132,24 +136,30 @@ impl CpuShare {
         }
         Ok(result)
     }
-}
 
-/// The share of a server at which the load is busy for [`LOAD_BUSY`] of its time, by what both used for a request in
-/// this round: all of it for one that waits for something else, as for a timer of TCP. No share limits that one, and
-/// the others need not pay for it.
-fn share_for(round: &Round) -> f64 {
-    if used(round) * SHRINK < LEAST_SHARE {
-        return 1.0;
+    /// The share of a server at which the load is busy for [`LOAD_BUSY`] of its time, by what both used for a request
+    /// in this round: all of it for one that waits for something else, as for a timer of TCP. No share limits that one,
+    /// and the others need not pay for it.
+    fn share_for(&self, round: &Round) -> f64 {
+        if self.used(round) * SHRINK < LEAST_SHARE {
+            return 1.0;
+        }
+        let Some(load) = round.verdict.evidence.generator else { return 1.0 };
+        let load_us = load.ran * 1e6 / round.requests_per_s.max(1e-9);
+        let server_us = round.cpu_s_per_100k * 10.0 / self.processors;
+        (LOAD_BUSY * server_us / load_us.max(1e-9)).clamp(LEAST_SHARE, 1.0)
     }
-    let Some(load) = round.verdict.evidence.generator else { return 1.0 };
-    let load_us = load.ran * 1e6 / round.requests_per_s.max(1e-9);
-    let server_us = round.cpu_s_per_100k * 10.0;
-    (LOAD_BUSY * server_us / load_us.max(1e-9)).clamp(LEAST_SHARE, 1.0)
-}
 
-/// What the server had of a processor in this round.
-fn used(round: &Round) -> f64 {
-    round.requests_per_s * round.cpu_s_per_100k / 1e5
+    /// What the server had of its processors in this round, 0 to 1.
+    fn used(&self, round: &Round) -> f64 {
+        round.requests_per_s * round.cpu_s_per_100k / 1e5 / self.processors
+    }
+
+    /// Requests a second that the server would have answered with all of its processors. Competitors leave one with
+    /// many busy threads more than its share: what it had counts then.
+    pub(crate) fn rate_of_all(&self, round: &Round) -> f64 {
+        round.requests_per_s / self.value.max(self.used(round).min(1.0))
+    }
 }
 
 #[cfg(test)]
@@ -184,15 +194,28 @@ mod tests {
     #[test]
     fn the_share_leaves_the_load_time() {
         // The load uses 10 µs for a request.
+        let one = CpuShare::whole();
         for (server_us, share) in [(10.0, LOAD_BUSY), (5.0, LOAD_BUSY / 2.0), (60.0, 1.0), (1.5, LEAST_SHARE)]
         {
-            assert!((share_for(&round(1.0, server_us)) - share).abs() < 1e-9, "{server_us}");
+            assert!((one.share_for(&round(1.0, server_us)) - share).abs() < 1e-9, "{server_us}");
         }
+        // Of a request that takes 10 µs of two processors each of them has 5.
+        let two = CpuShare { processors: 2.0, ..CpuShare::whole() };
+        assert!((two.share_for(&round(1.0, 10.0)) - LOAD_BUSY / 2.0).abs() < 1e-9);
         let unseen = Round {
             verdict: Verdict { evidence: Evidence::default(), ..round(1.0, 1.0).verdict },
             ..round(1.0, 1.0)
         };
-        assert!((share_for(&unseen) - 1.0).abs() < f64::EPSILON);
+        assert!((one.share_for(&unseen) - 1.0).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn the_rate_of_all_processors_is_that_of_what_a_server_had() {
+        // 100,000 requests a second, of 2 µs each.
+        let half = CpuShare { value: 0.5, ..CpuShare::whole() };
+        assert!((half.rate_of_all(&round(1.0, 2.0)) - 200_000.0).abs() < 1.0, "it did not use all of it");
+        assert!((half.rate_of_all(&round(1.0, 8.0)) - 125_000.0).abs() < 1.0, "it had more than its share");
+        assert!((half.rate_of_all(&round(1.0, 20.0)) - 100_000.0).abs() < 1.0);
     }
 
     #[test]
@@ -202,7 +225,7 @@ mod tests {
 
     #[test]
     fn within_a_turn_all_have_the_same_share() {
-        let mut share = CpuShare { throttle: None, value: 1.0, can_shrink: true };
+        let mut share = CpuShare { throttle: None, value: 1.0, can_shrink: true, processors: 1.0 };
         let shares = std::cell::RefCell::new(Vec::new());
         let mut failed = Vec::new();
         // The second subject needs less, and the third fails.
@@ -234,7 +257,7 @@ mod tests {
     fn a_server_that_waits_for_something_else_leaves_the_others_their_share() {
         let idle =
             || Round { requests_per_s: 1.0, cpu_s_per_100k: 5_000.0, ..limited_by(LimitedBy::Neither) };
-        let mut share = CpuShare { throttle: None, value: 1.0, can_shrink: true };
+        let mut share = CpuShare { throttle: None, value: 1.0, can_shrink: true, processors: 1.0 };
         share.calibrate(&[()], |_, ()| Ok(idle()));
         let mut rounds = 0;
         let measure = |_: &mut CpuShare| {
@@ -255,7 +278,7 @@ mod tests {
     #[test]
     fn rounds_are_repeated_with_less_until_the_server_is_the_limit() {
         // Both sides on processors that nobody takes anything of: the share is a number only.
-        let mut share = CpuShare { throttle: None, value: 1.0, can_shrink: true };
+        let mut share = CpuShare { throttle: None, value: 1.0, can_shrink: true, processors: 1.0 };
         let mut rounds = 0;
         let mut measure = |limits: &[LimitedBy]| {
             rounds += 1;
@@ -275,7 +298,7 @@ mod tests {
     #[test]
     fn competitors_leave_less_each_time() {
         let throttle = Throttle::of_competitors(tidegate::system::allowed_cpus());
-        let mut share = CpuShare { throttle: Some(throttle), value: 1.0, can_shrink: true };
+        let mut share = CpuShare { throttle: Some(throttle), value: 1.0, can_shrink: true, processors: 1.0 };
         let mut shares = Vec::new();
         let measure = |share: &mut CpuShare| {
             shares.push(share.value());

@@ -177,7 +177,6 @@ pub fn run(
     if let Some(&model) = models.first() {
         workbench.settle(model)?;
     }
-    let mut notes = workbench.notes();
     let candidates = models.iter().map(|&model| TuneCandidate::of(Setting::new(model), settings.connections));
     let mut descent = Descent::new(&mut workbench, settings, shown);
     let Some(chosen) = descent.model(candidates.collect()) else {
@@ -191,6 +190,7 @@ pub fn run(
         Goal::Throughput | Goal::P99 | Goal::Cpu => descent.knee(chosen, &settings.ladder),
     };
     let found = descent.found();
+    let mut notes = workbench.notes();
     refuse_what_was_not_judged(&found, settings)?;
     let SearchResult { stages, is_cut_short } = found;
     if is_cut_short {

@@ -62,8 +62,8 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         Ok(())
     }
 
-    fn load(&self) -> HttpLoad<'a> {
-        HttpLoad { bench: self.bench, settings: self.settings, window: self.window, rate: self.rate }
+    fn load(&self) -> TuneLoad<'a> {
+        TuneLoad { bench: self.bench, settings: self.settings, window: self.window, rate: self.rate }
     }
 
     fn http(&mut self, candidate: &TuneCandidate) -> Result<Round, TrialFailure> {
@@ -101,7 +101,7 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         if self.share.value() < 1.0 {
             let (percent, method) = (self.share.value() * 100.0, self.share.method());
             notes.push(format!(
-                "the server has {percent:.0}% of its processor ({method}); rates are those of a whole one"
+                "the server has {percent:.0}% of its processors ({method}); rates are those of all"
             ));
         }
         notes
@@ -140,7 +140,7 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
 
 /// A load of HTTP requests against a candidate.
 #[derive(Clone, Copy)]
-struct HttpLoad<'a> {
+struct TuneLoad<'a> {
     bench: &'a Bench,
     settings: &'a Settings,
     window: Duration,
@@ -148,7 +148,7 @@ struct HttpLoad<'a> {
     rate: Option<f64>,
 }
 
-impl HttpLoad<'_> {
+impl TuneLoad<'_> {
     /// One round of a fresh server.
     fn trial(self, share: &mut CpuShare, candidate: &TuneCandidate) -> Result<Round, TrialFailure> {
         let TuneCandidate { setting, connections, .. } = candidate;
@@ -216,7 +216,7 @@ impl<P: FnMut(&str)> Laboratory for Workbench<'_, P> {
         match self.settings.goal {
             Goal::Throughput => {
                 let round = self.http(candidate)?;
-                Ok(of(round.requests_per_s / self.share.value(), round))
+                Ok(of(self.share.rate_of_all(&round), round))
             }
             Goal::P99 => self.http(candidate).map(|round| of(round.p99_us, round)),
             Goal::Cpu => self.http(candidate).map(|round| Trial {

@@ -166,8 +166,7 @@ impl Body for FileBody {
         let bytes = loop {
             if let Some((range, job)) = &mut this.reading {
                 // If the job was not run, it is read here.
-                let outcome =
-                    ready!(job.as_mut().poll(task)).unwrap_or_else(|_| read_whole(range));
+                let outcome = ready!(job.as_mut().poll(task)).unwrap_or_else(|_| read_whole(range));
                 this.reading = None;
                 break outcome;
             }

@@ -110,8 +110,8 @@ impl Running {
 }
 
 /// A running server as other threads see it: for a signal handler that stops it, or an exporter of its counters. Cheap
-/// to clone: three reference counts. It does not keep the server running; of a server that has ended, the counters stay,
-/// and a stop or a change of limits has no effect.
+/// to clone: three reference counts. It does not keep the server running; of a server that has ended, the counters
+/// stay, and a stop or a change of limits has no effect.
 ///
 /// ```
 /// use tidegate::{Consumed, Outbox, Peer, Refusal, Server, Service, Session};

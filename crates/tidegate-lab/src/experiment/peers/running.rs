@@ -114,7 +114,7 @@ impl Drop for RunningPeer {
         while self.is_alive() && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }
-        // Its workers too, if it left any. It has not been waited for, so the group's id is still its own.
+        // Its workers too, if it left any.
         self.group.end(tidegate_os::process::End::Kill);
         let _ = self.child.wait();
     }
