@@ -37,7 +37,7 @@ pub(crate) struct Throttle {
 
 impl Throttle {
     /// Without a control group, whatever this system allows.
-    #[cfg(test)]
+    #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn of_competitors(cpus: Vec<usize>) -> Self {
         Self { cpus, group: None, failure: None, competitors: Vec::new() }
     }
