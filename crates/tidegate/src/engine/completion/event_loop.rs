@@ -86,7 +86,6 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             dials: listener.is_none(),
             first_data: worker.wants_first_data(),
             transports: &worker.transports,
-            command_queue: &worker.command_queue,
             descriptors: worker.descriptors(),
         })?;
         port.watch_waker(&waker);

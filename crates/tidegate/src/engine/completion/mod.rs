@@ -31,7 +31,6 @@ use std::time::{Duration, Instant};
 use tidegate_os::socket::{Listener, More};
 use tidegate_os::waker::Waker;
 
-use super::worker::command_queue::CommandQueue;
 use super::worker::loop_driver::Pinning;
 use super::worker::transport::Settled;
 use super::{EngineConfig, EngineHandle, Model};
@@ -141,8 +140,6 @@ pub(super) struct Setup<'a> {
     pub(super) first_data: bool,
     /// What connections may use besides TCP.
     pub(super) transports: &'a Arc<Transports>,
-    /// The commands of the thread.
-    pub(super) command_queue: &'a Arc<CommandQueue>,
     /// Descriptors of the process that this thread may use.
     pub(super) descriptors: usize,
 }

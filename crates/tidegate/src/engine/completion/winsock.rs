@@ -423,7 +423,6 @@ mod tests {
     use tidegate_os::socket::ListenOptions;
 
     use super::*;
-    use crate::engine::worker::command_queue::CommandQueue;
 
     type Driver = Winsock<Queue<CompletionPort>>;
 
@@ -455,7 +454,6 @@ mod tests {
             dials: false,
             first_data,
             transports: &Arc::new(Transports::new(None)),
-            command_queue: &Arc::new(CommandQueue::new(1, || {})),
             descriptors: 1000,
         };
         Winsock::new(&setup).unwrap().0

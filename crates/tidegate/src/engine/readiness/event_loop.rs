@@ -82,7 +82,7 @@ impl<P: Poller> ReadinessLoop<P> {
             table: Table::default(),
             events: Vec::new(),
             again: VecDeque::new(),
-            rings: AwakeLinks::new(worker.command_queue.clone()),
+            rings: AwakeLinks::default(),
             buffer,
             listening: false,
             unfinished: false,

@@ -1,24 +1,18 @@
 //! The connections of a loop that go through shared memory. No call of the kernel reports them while both sides are
 //! awake: the loop looks at their memory itself, and has them wake it before it sleeps.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate_os::poll::Readiness;
-
-use super::command_queue::CommandQueue;
 
 /// While shared memory is looked at again and again, the kernel is asked so often: rarely if it has had nothing to say
 /// for a while.
 const KERNEL_OFTEN: Duration = Duration::from_micros(10);
 const KERNEL_RARELY: Duration = Duration::from_micros(200);
-/// Looks in a batch, over all connections and between all their turns, before the loop looks at its clock, timers and
-/// sockets: about 4 us. That is a quarter of a tick of the timers, and less than half of the shortest time between two
-/// looks at the sockets ([`KERNEL_OFTEN`]), so neither becomes noticeably later. What must not wait for it, such as an
-/// order to stop, is a command: that ends the batch at the next look.
-const LOOKS: usize = 512;
-/// Turns of connections in a batch, if there is nothing else to do: a few microseconds, if sessions are as fast as the
-/// memory. The clock, the timers and the commands cost as much as a message does.
+/// Looks in a row, over all connections, before the loop looks at its clock and its commands: half a microsecond.
+const LOOKS: usize = 64;
+/// Turns of connections in a row before that, if there is nothing else to do: a few microseconds, if sessions are as
+/// fast as the memory. The clock, the timers and the commands cost as much as a message does.
 const TURNS: usize = 16;
 
 /// How to wait.
@@ -40,10 +34,6 @@ pub(in crate::engine) struct AwakeLinks<K> {
     every: Duration,
     /// Turns after which the loop looks after the rest; 0 unless it spins.
     turns: usize,
-    /// Looks that are left of this batch.
-    looks: usize,
-    /// The commands of the loop.
-    command_queue: Arc<CommandQueue>,
 }
 
 /// What one is looked at for.
@@ -63,20 +53,13 @@ impl Look {
     }
 }
 
-impl<K: Clone> AwakeLinks<K> {
-    /// None are awake. A command in this queue ends a batch.
-    pub(in crate::engine) fn new(command_queue: Arc<CommandQueue>) -> Self {
-        Self {
-            awake: Vec::new(),
-            ready: Vec::new(),
-            ask_at: None,
-            every: Duration::ZERO,
-            turns: 0,
-            looks: 0,
-            command_queue,
-        }
+impl<K> Default for AwakeLinks<K> {
+    fn default() -> Self {
+        Self { awake: Vec::new(), ready: Vec::new(), ask_at: None, every: Duration::ZERO, turns: 0 }
     }
+}
 
+impl<K: Clone> AwakeLinks<K> {
     /// A connection is awake, and was not.
     pub(in crate::engine) fn wake(&mut self, key: K) {
         self.awake.push(key);
@@ -111,7 +94,7 @@ impl<K: Clone> AwakeLinks<K> {
             return WaitMode::Wait(rest);
         }
         if !sleeps && !busy {
-            (self.turns, self.looks) = (TURNS, LOOKS);
+            self.turns = TURNS;
             self.spin(&mut look);
         }
         if self.ask_at.is_some_and(|at| now < at) {
@@ -136,11 +119,12 @@ impl<K: Clone> AwakeLinks<K> {
         !self.ready.is_empty()
     }
 
-    /// Looks until something is ready, a command waits, or for long enough.
+    /// Looks until something is ready, or for long enough.
     fn spin(&mut self, look: &mut impl FnMut(&K, Look) -> Option<Readiness>) {
-        while self.ready.is_empty() && !self.command_queue.is_waiting() {
-            let Some(left) = self.looks.checked_sub(self.awake.len().max(1)) else { return };
-            self.looks = left;
+        for _ in 0..LOOKS / self.awake.len().max(1) {
+            if !self.ready.is_empty() {
+                return;
+            }
             self.look(Look::Awake, look);
         }
     }
@@ -166,21 +150,12 @@ impl<K: Clone> AwakeLinks<K> {
 
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests {
-    use super::super::command_queue::Command;
     use super::*;
-
-    const NOTHING: Readiness = Readiness { readable: false, writable: false };
-
-    /// So many connections that are awake.
-    fn links(connections: usize) -> AwakeLinks<usize> {
-        let mut links = AwakeLinks::new(Arc::new(CommandQueue::new(1, || {})));
-        (0..connections).for_each(|key| links.wake(key));
-        links
-    }
 
     /// A loop that spins, and has looked at so many connections, all of which are ready.
     fn spinning(connections: usize) -> AwakeLinks<usize> {
-        let mut links = links(connections);
+        let mut links = AwakeLinks::default();
+        (0..connections).for_each(|key| links.wake(key));
         let mode = links.before(Some(Duration::ZERO), false, Instant::now(), look);
         assert_eq!((mode, links.ready.len()), (WaitMode::Wait(Some(Duration::ZERO)), connections));
         links
@@ -197,52 +172,5 @@ mod tests {
         assert!(!links.look_after(TURNS, look));
         assert!(!links.look_after(256, look));
         assert!(!links.ready.is_empty(), "they have their turns in the next batch");
-    }
-
-    /// How often a loop that spins looks until `at` of the looks: then something happens, and `shows` is what it sees.
-    fn looks_until(at: usize, shows: Readiness, happens: impl Fn(&CommandQueue)) -> usize {
-        let (mut links, mut looks) = (links(1), 0);
-        let command_queue = links.command_queue.clone();
-        links.before(Some(Duration::ZERO), false, Instant::now(), |_, _| {
-            looks += 1;
-            if looks < at {
-                return Some(NOTHING);
-            }
-            happens(&command_queue);
-            Some(shows)
-        });
-        looks
-    }
-
-    #[test]
-    fn a_batch_without_turns_ends_after_its_looks() {
-        assert_eq!(looks_until(usize::MAX, NOTHING, |_| {}), 1 + LOOKS);
-    }
-
-    #[test]
-    fn a_message_ends_the_looks_at_once() {
-        assert_eq!(looks_until(LOOKS / 2, Readiness::READ, |_| {}), LOOKS / 2);
-    }
-
-    #[test]
-    fn a_command_ends_the_looks_at_once() {
-        let stops = |command_queue: &CommandQueue| command_queue.push(Command::Drain).unwrap();
-        assert_eq!(looks_until(LOOKS / 2, NOTHING, stops), LOOKS / 2);
-    }
-
-    #[test]
-    fn the_looks_of_a_batch_are_those_of_all_its_turns() {
-        let (mut links, mut looks) = (links(1), 0);
-        let mut every_hundredth = |_: &usize, _: Look| {
-            looks += 1;
-            Some(if looks % 100 == 0 { Readiness::READ } else { NOTHING })
-        };
-        links.before(Some(Duration::ZERO), false, Instant::now(), &mut every_hundredth);
-        let mut turns = 0;
-        while links.ready.pop().is_some() {
-            turns += 1;
-            links.look_after(turns, &mut every_hundredth);
-        }
-        assert_eq!((turns, looks), (LOOKS / 100, 1 + LOOKS));
     }
 }

@@ -185,7 +185,7 @@ impl Sharing {
         let buffer = || Pages::new(policy.buffer_bytes, capacity::residence(policy));
         Ok(Self {
             transports: setup.transports.clone(),
-            rings: AwakeLinks::new(setup.command_queue.clone()),
+            rings: AwakeLinks::default(),
             by_token: HashMap::new(),
             done: VecDeque::new(),
             buffer: policy.fast_path.map(|_| buffer()).transpose()?,

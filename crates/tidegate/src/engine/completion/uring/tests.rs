@@ -10,7 +10,6 @@ use tidegate_os::socket::ListenOptions;
 
 use super::probe::stays_armed;
 use super::*;
-use crate::engine::worker::command_queue::CommandQueue;
 use crate::fastpath::Transports;
 use crate::policy::Policy;
 
@@ -41,7 +40,6 @@ fn port() -> Option<Uring> {
         dials: false,
         first_data: false,
         transports: &Arc::new(Transports::new(None)),
-        command_queue: &Arc::new(CommandQueue::new(1, || {})),
         descriptors: 16,
     };
     let not_tested = |e: &io::Error| {
