@@ -426,7 +426,7 @@ fn fewer_descriptors_than_connections_are_said_and_what_fits_is_measured() {
 fn buffers_are_changed_one_at_a_time_and_their_memory_is_counted() {
     let folder = tempfile::tempdir().unwrap();
     let models = if Model::Uring.availability().is_available() { "epoll,uring" } else { "epoll" };
-    let args = ["memory", "--quick", "--models", models, "--connections", "20", "--seconds", "1"];
+    let args = ["memory", "--quick", "--models", models, "--connections", "20", "--seconds", "0.5"];
     let output = bench(&args, folder.path());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let table = results(folder.path()).memory.unwrap();
