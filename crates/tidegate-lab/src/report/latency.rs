@@ -71,11 +71,16 @@ pub(super) fn section(table: &ResultTable) -> (String, Cells, String) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::experiment::latency::{LatencySetup, MESSAGE, TransportKind, WaitStrategy};
 
-    fn measured(model: &str, transport: TransportKind, waiting: WaitStrategy, windows: &[f64]) -> Row {
+    pub(crate) fn measured(
+        model: &str,
+        transport: TransportKind,
+        waiting: WaitStrategy,
+        windows: &[f64],
+    ) -> Row {
         let of = || Spread::of(windows.iter().copied()).unwrap();
         Row {
             setup: LatencySetup { model: Some(model.into()), transport, waiting },

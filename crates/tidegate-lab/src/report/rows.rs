@@ -177,25 +177,14 @@ fn peer(r: &peers::Row) -> Row {
 mod tests {
     use super::*;
     use crate::Bench;
-    use crate::experiment::latency::{LatencySetup, MESSAGE, TransportKind, WaitStrategy};
-    use crate::spread::Spread;
+    use crate::experiment::latency::{MESSAGE, TransportKind, WaitStrategy};
+    use crate::report::latency::tests::measured;
 
     #[test]
     fn each_round_trip_is_a_row_once() {
-        let row = |waiting, message_bytes| {
-            let of = || Spread::of([5.0, 6.0]).unwrap();
-            latency::Row {
-                setup: LatencySetup { model: Some("epoll".into()), transport: TransportKind::Tcp, waiting },
-                message_bytes,
-                mean_us: of(),
-                per_s: of(),
-                bytes_per_s: of(),
-                p50_us: of(),
-                p99_us: of(),
-                p99_9_us: of(),
-                jitter_us: of(),
-                jitter_below_us: of(),
-            }
+        let row = |waiting, message_bytes| latency::Row {
+            message_bytes,
+            ..measured("epoll", TransportKind::Tcp, waiting, &[5.0, 6.0])
         };
         let mut results = Results::new(&Bench::new("tidegate".into(), &[0, 1]));
         results.latency = Some(latency::ResultTable {
