@@ -96,11 +96,15 @@ class Server:
         self.stop()
 
 
+class LoadFailed(SystemExit):
+    """A load failed, or did not keep its schedule; ends the program with what it said, unless it is caught."""
+
+
 def run_load(words, timeout=120):
     """Runs a load on its processor to its end; what it printed."""
     done = subprocess.run(["taskset", "-c", LOAD_CPU, *words], capture_output=True, text=True, timeout=timeout)
     if done.returncode != 0:
-        sys.exit(f"{shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
+        raise LoadFailed(f"{shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
