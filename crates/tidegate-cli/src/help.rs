@@ -25,6 +25,7 @@ const GROUPS: &[(&str, &str, &[&str])] = &[
         "Requests",
         &[
             "no-keepalive",
+            "reset-on-close",
             "method",
             "header",
             "body",

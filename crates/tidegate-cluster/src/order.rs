@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use tidegate::{Availability, Endpoint, Model};
-use tidegate_load::{Amount, HttpShape, Plan, Protocol, Rate, TlsPlan, Trust};
+use tidegate_load::{AfterResponse, Amount, HttpShape, Plan, Protocol, Rate, TlsPlan, Trust};
 
 /// Longest time in an order.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -64,7 +64,7 @@ struct HttpOrder {
     headers: Vec<(String, String)>,
     /// Base64.
     body: String,
-    keep_alive: bool,
+    after_response: AfterResponse,
     pipeline: usize,
     right_status: Vec<RangeInclusive<u16>>,
     /// Base64.
@@ -232,7 +232,7 @@ impl HttpOrder {
             method: shape.method.clone(),
             headers: shape.headers.clone(),
             body: STANDARD.encode(&shape.body),
-            keep_alive: shape.keep_alive,
+            after_response: shape.after_response,
             pipeline: shape.pipeline,
             right_status: shape.right_status.clone(),
             body_contains: shape.body_contains.as_ref().map(|text| STANDARD.encode(text)),
@@ -247,7 +247,7 @@ impl HttpOrder {
             method: self.method.clone(),
             headers: self.headers.clone(),
             body: bytes(&self.body)?.into(),
-            keep_alive: self.keep_alive,
+            after_response: self.after_response,
             pipeline: self.pipeline,
             right_status: self.right_status.clone(),
             body_contains: self.body_contains.as_deref().map(bytes).transpose()?.map(Into::into),

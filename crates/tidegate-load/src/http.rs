@@ -18,7 +18,7 @@ use dialling::Places;
 use search::Search;
 
 use crate::pacer::WakeUp;
-use crate::plan::HttpShape;
+use crate::plan::{AfterResponse, HttpShape};
 use crate::run_state::{RunState, Stage};
 use crate::thread_stats::{Cause, Flight, ThreadStats};
 
@@ -137,7 +137,7 @@ impl HttpClient {
     /// Parses responses at the front of `input`: returns the bytes consumed, and the flow.
     fn read(&mut self, input: &[u8], thread_stats: &mut ThreadStats) -> (usize, Flow) {
         let shape = &self.common.shape;
-        let (rule, keep_alive) = (shape.body_rule(), shape.keep_alive);
+        let (rule, after_response) = (shape.body_rule(), shape.after_response);
         let mut used = 0;
         while let Some(rest) = input.get(used..).filter(|rest| !rest.is_empty()) {
             match self.answer.step(rest, &mut thread_stats.last_head, rule) {
@@ -150,9 +150,13 @@ impl HttpClient {
                 ParseStep::Complete { used: n, body, status, persistence } => {
                     self.look(&rest[..body]);
                     used += n;
-                    let persistence = if keep_alive { persistence } else { Persistence::Close };
+                    let (persistence, end) = match after_response {
+                        AfterResponse::KeepAlive => (persistence, Flow::Close),
+                        AfterResponse::Close => (Persistence::Close, Flow::Close),
+                        AfterResponse::Reset => (Persistence::Close, Flow::Abort),
+                    };
                     if self.complete(status, persistence, thread_stats) == Persistence::Close {
-                        return (used, Flow::Close);
+                        return (used, end);
                     }
                 }
                 ParseStep::Wrong(why) => {
@@ -179,7 +183,7 @@ impl HttpClient {
 
 impl Session for HttpClient {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
-        if self.common.shape.keep_alive {
+        if self.common.shape.keep_alive() {
             self.fill(out, Cause::Room);
         } else if let Some(flight) = self.common.places.flight(self.tag) {
             // It was noted as begun when it was dialled.
@@ -202,7 +206,7 @@ impl Session for HttpClient {
             thread_stats.bytes_received += used as u64;
         }
         drop(thread_stats);
-        if flow == Flow::Continue && common.shape.keep_alive {
+        if flow == Flow::Continue && common.shape.keep_alive() {
             self.fill(out, Cause::Room);
         }
         Consumed::bytes(used).then(flow)
@@ -239,7 +243,7 @@ impl Session for HttpClient {
         if let Some(pacer) = &run_state.pacer {
             pacer.orphan(self.wake_up);
         }
-        if !self.common.shape.keep_alive {
+        if !self.common.shape.keep_alive() {
             self.common.next(tag, self.thread);
         } else if !run_state.is(Stage::Draining) && !run_state.is_spent() {
             run_state.thread_stats(self.thread).reconnects += 1;

@@ -59,7 +59,9 @@ pub use merge::{MergeError, merge};
 pub use ping::{PingPlan, PingReport, ping};
 #[cfg(target_os = "linux")]
 pub use ping::{baseline_echo, baseline_ping};
-pub use plan::{Amount, HttpShape, LoadError, Part, Plan, Protocol, Rate, Security, Target, TlsPlan};
+pub use plan::{
+    AfterResponse, Amount, HttpShape, LoadError, Part, Plan, Protocol, Rate, Security, Target, TlsPlan,
+};
 pub use report::{OpenLoop, Report, RunEvent, RunStatus, Second, TlsReport, UdpReport};
 pub use runner::{run, run_until};
 pub use silence::Silence;

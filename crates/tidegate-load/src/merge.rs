@@ -41,12 +41,14 @@ pub fn merge(reports: &[Report]) -> Result<Report, MergeError> {
     let first = reports.first().ok_or(MergeError::Nothing)?;
     let kind = |r: &Report| {
         let pace = if r.open_loop.is_some() { "an open loop" } else { "a closed loop" };
-        format!("{} with {pace}", r.protocol)
+        let end = if r.reset_on_close { ", reset on close" } else { "" };
+        format!("{} with {pace}{end}", r.protocol)
     };
     let mut sum = Report {
         format: first.format,
         protocol: first.protocol.clone(),
         keep_alive: first.keep_alive,
+        reset_on_close: first.reset_on_close,
         message_bytes: first.message_bytes,
         ..Report::default()
     };

@@ -8,7 +8,7 @@ use tidegate::{Endpoint, Model, StartError};
 use tidegate_tls::{TlsError, Trust};
 
 pub use crate::part::Part;
-pub use crate::shape::HttpShape;
+pub use crate::shape::{AfterResponse, HttpShape};
 pub use crate::target::{Security, Target};
 
 /// Connections of one block; they are opened together and share a rate, as in the book.
@@ -295,7 +295,7 @@ impl Plan {
 
     /// Whether every request has its own connection.
     pub(crate) fn connection_per_request(&self) -> bool {
-        matches!(self.protocol, Protocol::Http(HttpShape { keep_alive: false, .. }))
+        matches!(&self.protocol, Protocol::Http(shape) if !shape.keep_alive())
     }
 
     /// Source addresses to distribute connections over. Each has about 28,000 ports, which stay in TIME_WAIT for a

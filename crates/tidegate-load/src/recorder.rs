@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use crate::histogram::encode;
-use crate::plan::Protocol;
+use crate::plan::{AfterResponse, Protocol};
 use crate::report::{Latency, OpenLoop, Report, Second};
 use crate::run_state::RunState;
 use crate::thread_stats::histogram;
@@ -155,7 +155,8 @@ impl Recorder {
             }
             Protocol::Http(shape) => {
                 report.protocol = "http".into();
-                report.keep_alive = shape.keep_alive;
+                report.keep_alive = shape.keep_alive();
+                report.reset_on_close = shape.after_response == AfterResponse::Reset;
             }
         }
         let mut open = OpenLoop::default();

@@ -94,6 +94,9 @@ pub struct Report {
     pub message_bytes: usize,
     /// Whether http connections were keep-alive.
     pub keep_alive: bool,
+    /// Whether http connections were reset after their response.
+    #[serde(default)]
+    pub reset_on_close: bool,
     /// Bytes per second for each block of 1,000 connections; none is unlimited.
     pub rate_bytes_per_s_per_block: Option<u64>,
     /// Connections attempted, including reconnects.

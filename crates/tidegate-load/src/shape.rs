@@ -3,9 +3,24 @@
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use crate::http_answer::BodyRule;
 use crate::plan::LoadError;
+
+/// What becomes of a connection after a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AfterResponse {
+    /// It carries further requests.
+    #[default]
+    KeepAlive,
+    /// It is closed in order; each request has its own.
+    Close,
+    /// It is reset; each request has its own. Both sides are spared the packets of an orderly end, and neither keeps it
+    /// in TIME_WAIT: an easier load than [`Close`](Self::Close), and not what browsers do.
+    Reset,
+}
 
 /// The shape of HTTP requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +35,8 @@ pub struct HttpShape {
     pub headers: Vec<(String, String)>,
     /// The body; if set, Content-Length is sent.
     pub body: Bytes,
-    /// Keep-alive connections; otherwise each request has its own.
-    pub keep_alive: bool,
+    /// What becomes of a connection after a response.
+    pub after_response: AfterResponse,
     /// Requests in flight on each connection (RFC 9112, section 9.3.2).
     pub pipeline: usize,
     /// Expected statuses.
@@ -40,11 +55,17 @@ impl HttpShape {
             method: "GET".into(),
             headers: Vec::new(),
             body: Bytes::new(),
-            keep_alive: true,
+            after_response: AfterResponse::KeepAlive,
             pipeline: 1,
             right_status: vec![200..=299],
             body_contains: None,
         }
+    }
+
+    /// Whether connections carry more than one request.
+    #[must_use]
+    pub fn keep_alive(&self) -> bool {
+        self.after_response == AfterResponse::KeepAlive
     }
 
     /// Checks the shape.
@@ -90,7 +111,7 @@ impl HttpShape {
         if self.pipeline == 0 || self.pipeline > 1024 {
             return wrong("--pipeline must be from 1 to 1024 requests".into());
         }
-        if self.pipeline > 1 && !self.keep_alive {
+        if self.pipeline > 1 && !self.keep_alive() {
             return wrong("--pipeline needs keep-alive connections: leave --no-keepalive out".into());
         }
         if self.right_status.is_empty() || self.right_status.iter().any(|range| range.is_empty()) {
@@ -116,7 +137,7 @@ impl HttpShape {
         };
         field("Host", &self.host);
         field("User-Agent", "tidegate-load");
-        if !self.keep_alive {
+        if !self.keep_alive() {
             field("Connection", "close");
         }
         // A method that is made for bodies announces an empty one too (RFC 9110, section 8.6).
@@ -249,7 +270,7 @@ mod tests {
                 "Content-Length",
             ),
             (HttpShape { pipeline: 0, ..get() }, "--pipeline"),
-            (HttpShape { pipeline: 2, keep_alive: false, ..get() }, "--no-keepalive"),
+            (HttpShape { pipeline: 2, after_response: AfterResponse::Close, ..get() }, "--no-keepalive"),
             (HttpShape { right_status: vec![], ..get() }, "--check-status"),
             (HttpShape { body_contains: Some(Bytes::new()), ..get() }, "empty"),
         ] {

@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use tidegate::{Availability, Endpoint, Model, ParseModelError};
 use tidegate_cluster::{TlsOrder, TrustOrder};
-use tidegate_load::{Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan, Trust};
+use tidegate_load::{
+    AfterResponse, Amount, HttpShape, LoadError, Plan, Protocol, Rate, Security, Target, TlsPlan, Trust,
+};
 
 use super::cluster::ClusterArgs;
 use super::threshold::Threshold;
@@ -187,6 +189,9 @@ pub struct HttpArgs {
     /// A new connection for each request.
     #[arg(long)]
     no_keepalive: bool,
+    /// With --no-keepalive: reset each connection after its response: easier for the server than an orderly close.
+    #[arg(long, requires = "no_keepalive")]
+    reset_on_close: bool,
     /// Request method [default: GET, with a body POST].
     #[arg(short, long, visible_short_alias = 'X', value_name = "NAME")]
     method: Option<String>,
@@ -252,7 +257,11 @@ impl HttpArgs {
         shape.method = self.method.clone().unwrap_or_else(|| if has_body { "POST" } else { "GET" }.into());
         shape.headers = self.headers.iter().map(|field| header(field)).collect::<Result<_, _>>()?;
         shape.body = body.into();
-        shape.keep_alive = !self.no_keepalive;
+        shape.after_response = match (self.no_keepalive, self.reset_on_close) {
+            (false, _) => AfterResponse::KeepAlive,
+            (true, false) => AfterResponse::Close,
+            (true, true) => AfterResponse::Reset,
+        };
         shape.pipeline = self.pipeline;
         shape.right_status = self.check_status.clone();
         shape.body_contains = self.check_body_contains.clone().map(Into::into);

@@ -156,9 +156,10 @@ fn of_an_agent(a: &AgentReport) -> String {
 }
 
 fn of_connections(r: &Report) -> String {
+    let reset = if r.reset_on_close { ", each reset after its response" } else { "" };
     format!(
         "{} {} over {} connections, model {}, {}\n\
-         connections  {} attempted, {} established, {} verified, {:.3} s to open\n\
+         connections  {} attempted, {} established, {} verified, {:.3} s to open{reset}\n\
          requests     {} in {:.3} s: {:.0} requests/s; {} failed, {} timed out\n\
          bytes        {:.0} sent/s, {:.0} received/s\n",
         r.protocol,

@@ -27,7 +27,7 @@ impl HttpLoad {
 
     /// Makes connection `tag` of the plan; `false` if none is needed now.
     pub(crate) fn open_place(&self, tag: u64) -> bool {
-        if self.common.shape.keep_alive {
+        if self.common.shape.keep_alive() {
             return self.common.run_state.dial(tag, None);
         }
         // A connection that carries one request only exists for it.
@@ -66,7 +66,7 @@ impl Service for HttpLoad {
         let mut thread_stats = self.common.run_state.thread_stats(thread);
         let why = || not_connected(&dial.to, error);
         thread_stats.not_connected(why);
-        if !self.common.shape.keep_alive {
+        if !self.common.shape.keep_alive() {
             // The request this connection was to carry.
             thread_stats.failed(1, why);
             drop(thread_stats);

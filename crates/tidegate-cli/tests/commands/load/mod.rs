@@ -143,6 +143,34 @@ fn http_answers_are_read_to_the_end_whether_connections_are_kept_or_not() {
     assert!(anew.bytes_received >= 300 * 4096);
 }
 
+/// Answers one request on each of so many connections; returns how many ended by a reset.
+fn counts_resets(connections: usize) -> (String, std::thread::JoinHandle<usize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    let served = std::thread::spawn(move || {
+        let end_of = |mut stream: std::net::TcpStream| {
+            stream.read(&mut [0; 4096]).unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood").unwrap();
+            stream.read(&mut [0; 4096])
+        };
+        let streams = listener.incoming().map(Result::unwrap).take(connections);
+        streams.filter(|stream| end_of(stream.try_clone().unwrap()).is_err()).count()
+    });
+    (target, served)
+}
+
+#[test]
+fn connections_are_reset_after_their_response_only_if_asked_for() {
+    for (options, resets) in [(&[][..], 0), (&["--reset-on-close"], 30)] {
+        let (target, served) = counts_resets(30);
+        let call =
+            [&["http", &*target, "-c", "3", "-n", "30", "--no-keepalive", "--json", "-"], options].concat();
+        let report = report(&load(&call));
+        assert_eq!((report.requests, report.failed, report.reset_on_close), (30, 0, resets > 0));
+        assert_eq!(served.join().unwrap(), resets);
+    }
+}
+
 #[test]
 fn a_paced_load_keeps_its_pace() {
     let server = Server::start("echo", "epoll");
@@ -197,6 +225,7 @@ fn bad_input_is_one_line_and_exit_code_2() {
         (&["http", "ftp://127.0.0.1/"][..], "must be http, https"),
         (&["http", "nowhere"], "HOST:PORT"),
         (&["echo", "127.0.0.1:9", "-c", "0"], "at least one connection"),
+        (&["http", "127.0.0.1:9", "-c", "1", "--reset-on-close"], "--no-keepalive"),
         (&["echo", "127.0.0.1:9", "-c", "16000000", "--model", "epoll"], "ulimit -n"),
         (&["echo", "127.0.0.1:9", "--model", "iocp"], "unavailable"),
         (&["echo", "127.0.0.1:9", "--model", "kqueue"], "possible values: blocking, pool"),
