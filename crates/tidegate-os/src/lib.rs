@@ -21,6 +21,7 @@
 //! | `diag` | Linux: what the kernel knows of one TCP socket (`sock_diag`) |
 //! | `abstract_socket` | Linux: Unix sockets with abstract names |
 //! | `shared` | Linux: sealed memory that two processes share |
+//! | `splice` | Linux: bytes from socket to socket through a pipe; elsewhere there are no such pipes |
 //! | `overlapped`, `port`, `events` | Windows overlapped operations, reported by a completion port or by events |
 //! | `event_set`, `messages` | Windows readiness: events (`WSAEventSelect`), messages (`WSAAsyncSelect`) |
 //! | `registered` | Windows Registered I/O |
@@ -93,4 +94,8 @@ pub use windows::{
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "linux")]
-pub use linux::{abstract_socket, bpf, diag, epoll, ring, shared};
+pub use linux::{abstract_socket, bpf, diag, epoll, ring, shared, splice};
+
+#[cfg(not(target_os = "linux"))]
+#[path = "unspliced.rs"]
+pub mod splice;

@@ -26,6 +26,7 @@ const TWICE: &[(&str, &[&str], &str)] = &[
     ("tidegate-lab", &["ResultTable", "Row", "Settings", "Take"], "every experiment has them"),
     ("tidegate-lab", &["SockmapGroup"], "without Linux there are no maps of sockets"),
     ("tidegate-os", &["Functions"], "every interface that is a table of functions has it"),
+    ("tidegate-os", &["SplicePipe"], "without Linux there is none"),
     ("tidegate-os", &["FdSetWord"], "systems differ in what an fd_set is made of"),
     ("tidegate-services", &["At"], "every parser has it: the position of the next byte"),
 ];

@@ -6,3 +6,4 @@ pub mod diag;
 pub mod epoll;
 pub mod ring;
 pub mod shared;
+pub mod splice;
