@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::link::{self, Link};
 use tidegate::{
     CloseReason, Consumed, Dial, Endpoint, Flow, Mail, Outbox, Peer, Refusal, Service, ServiceOptions,
-    Session,
+    Session, Spliced,
 };
 
 /// Passes every connection on to another server.
@@ -53,6 +53,10 @@ impl Session for Client {
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         self.link.on_bytes(input, out)
+    }
+
+    fn on_spliced(&mut self, bytes: Spliced, out: &mut Outbox<'_>) -> Result<Flow, Spliced> {
+        self.link.on_spliced(bytes, out)
     }
 
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {

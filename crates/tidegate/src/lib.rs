@@ -78,7 +78,7 @@ pub use server::{
 pub use service::{
     Activity, CloseReason, Consumed, DatagramService, Dial, Dialled, Flow, Group, Joined, LayerBuffer, Mail,
     Mailbox, MailboxError, Message, OffloadError, Origin, Outbox, Peer, Recipient, Refusal, Replies,
-    SendError, Service, ServiceOptions, Session, TlsPeer,
+    SendError, Service, ServiceOptions, Session, Spliced, TlsPeer,
 };
 pub use stats::{DatagramStats, Stats};
 pub use tidegate_os::endpoint::{Endpoint, ParseEndpointError};

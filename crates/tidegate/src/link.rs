@@ -24,12 +24,19 @@
 //!
 //! A session that does more (several upstreams, a header) has a [`pair`], dials itself, and calls the methods of its
 //! link by the same names: all but [`on_input_limit`](Session::on_input_limit), [`on_drain`](Session::on_drain) and
-//! [`on_leave`](Session::on_leave), which a link does not need, and with [`Mail::Wake`] at least of its mail.
+//! [`on_leave`](Session::on_leave), which a link does not need, and with [`Mail::Wake`] at least of its mail. One that
+//! looks at the bytes leaves [`on_spliced`](Session::on_spliced) out, too, and receives all of them.
 //!
 //! # Costs
 //! One copy of the bytes into memory that the outbox of the other connection shares, and one piece of mail for each
 //! batch that arrived. An idle link holds no buffer. Each direction holds at most the bound given to [`pair`], in
 //! addition to the outbox and one receive buffer.
+//!
+//! On Linux, on `epoll`, `poll` and `select`, and with plain sockets on both sides (no TLS, not the fast path), bytes in
+//! bulk are not copied into user space: when a receive has filled the buffer, the next one goes into a pipe
+//! (`splice(2)`), and the other connection sends from that, until less than 16 KiB come at once. One splice, of at most
+//! 64 KiB, may exceed the bound. A thread has at most 64 pipes, each with bytes of one connection, and fewer where
+//! descriptors are few; it keeps eight empty ones. With none left, bytes are copied.
 //!
 //! # Shutdown
 //! A TCP proxy does not know where messages end. A link assumes that the [accepted](pair) side sends requests and the
@@ -38,6 +45,7 @@
 //! are.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -45,7 +53,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use crate::service::{
-    Activity, CloseReason, Consumed, Dial, Dialled, Flow, Mail, MailboxError, Outbox, Session,
+    Activity, CloseReason, Consumed, Dial, Dialled, Flow, Mail, MailboxError, Outbox, Session, Spliced,
 };
 
 /// Small pieces are joined up to this size, so that a link's memory is proportional to its bytes.
@@ -85,10 +93,26 @@ enum PipeEnd {
     Reset,
 }
 
+/// Bytes of one direction.
+#[derive(Debug)]
+enum LinkPiece {
+    Memory(Bytes),
+    Spliced(Spliced),
+}
+
+impl LinkPiece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Memory(bytes) => bytes.len(),
+            Self::Spliced(spliced) => spliced.len(),
+        }
+    }
+}
+
 /// One direction: bytes received on one connection and not yet in the outbox of the other.
 #[derive(Debug, Default)]
 struct Pipe {
-    pieces: VecDeque<Bytes>,
+    pieces: VecDeque<LinkPiece>,
     tail: BytesMut,
     bytes: usize,
     end: PipeEnd,
@@ -101,19 +125,32 @@ struct Pipe {
 impl Pipe {
     fn push(&mut self, bytes: &[u8]) {
         if self.tail.len() + bytes.len() > JOIN_BYTES && !self.tail.is_empty() {
-            self.pieces.push_back(std::mem::take(&mut self.tail).freeze());
+            self.close_tail();
         }
         self.tail.extend_from_slice(bytes);
         self.bytes += bytes.len();
     }
 
-    fn pop(&mut self) -> Option<Bytes> {
+    fn push_spliced(&mut self, spliced: Spliced) {
+        if !self.tail.is_empty() {
+            self.close_tail();
+        }
+        self.bytes += spliced.len();
+        self.pieces.push_back(LinkPiece::Spliced(spliced));
+    }
+
+    /// What follows is another piece.
+    fn close_tail(&mut self) {
+        self.pieces.push_back(LinkPiece::Memory(std::mem::take(&mut self.tail).freeze()));
+    }
+
+    fn pop(&mut self) -> Option<LinkPiece> {
         let piece = match self.pieces.pop_front() {
             Some(piece) => piece,
-            None => std::mem::take(&mut self.tail).freeze(),
+            None => LinkPiece::Memory(std::mem::take(&mut self.tail).freeze()),
         };
         self.bytes -= piece.len();
-        (!piece.is_empty()).then_some(piece)
+        (piece.len() > 0).then_some(piece)
     }
 }
 
@@ -123,6 +160,8 @@ struct LinkState {
     pipes: [Mutex<Pipe>; 2],
     /// The waker of each side's session; set when it is opened.
     wakers: [OnceLock<Waker>; 2],
+    /// Whether each side sends from pipes.
+    splices: [AtomicBool; 2],
     /// Bytes that one direction may hold.
     most: usize,
 }
@@ -134,8 +173,10 @@ pub struct Link {
     side: Side,
     /// Where the other half is to be dialled to, and how long that may take.
     dials: Option<Box<(Dial, Duration)>>,
-    /// The session left input, because there was no room for it.
+    /// There is no room for more input.
     held: bool,
+    /// The session left input for that reason.
+    left: bool,
     /// There is room again for the input it left.
     resumed: bool,
     /// The side that the last bytes came from, as far as this half knows.
@@ -151,7 +192,12 @@ pub struct Link {
 /// one that replies. Each direction holds at most `bytes`.
 #[must_use]
 pub fn pair(bytes: usize) -> (Link, Link) {
-    let shared = LinkState { pipes: Default::default(), wakers: Default::default(), most: bytes.max(1) };
+    let shared = LinkState {
+        pipes: Default::default(),
+        wakers: Default::default(),
+        splices: Default::default(),
+        most: bytes.max(1),
+    };
     let near = Link::of(Arc::new(shared), Side::Near);
     let far = near.other();
     (near, far)
@@ -180,6 +226,7 @@ impl Link {
             side,
             dials: None,
             held: false,
+            left: false,
             resumed: false,
             last: None,
             ended: false,
@@ -216,8 +263,15 @@ impl Link {
         while !out.is_full()
             && let Some(piece) = pipe.pop()
         {
-            out.share(piece);
             moved = true;
+            match piece {
+                LinkPiece::Memory(bytes) => out.share(bytes),
+                LinkPiece::Spliced(spliced) => {
+                    if out.splice(spliced).is_err() {
+                        return Flow::Abort;
+                    }
+                }
+            }
         }
         let resumes = pipe.bytes <= self.shared.most / 2 && std::mem::take(&mut pipe.writer_waits);
         let end = if pipe.bytes == 0 { pipe.end } else { PipeEnd::Open };
@@ -251,12 +305,52 @@ impl Link {
         Flow::Continue
     }
 
+    /// Both sides may receive into pipes what the other one sends from them.
+    fn is_spliced(&self) -> bool {
+        self.shared.splices.iter().all(|side| side.load(Relaxed))
+    }
+
+    /// Has input pushed, for which there is this room, and handles the bytes that `push` leaves of it.
+    fn take(&mut self, out: &mut Outbox<'_>, push: impl FnOnce(&mut Pipe, usize) -> usize) {
+        let (most, is_spliced) = (self.shared.most, self.is_spliced());
+        let mut pipe = self.pipe_of(self.side);
+        let before = pipe.bytes;
+        let left = match pipe.is_read_by_nobody {
+            true => 0,
+            false => push(&mut pipe, most.saturating_sub(before)),
+        };
+        let (moved, is_over) = (pipe.bytes > before, pipe.bytes > most);
+        let held = left > 0 || is_over;
+        pipe.writer_waits = held;
+        drop(pipe);
+        if is_spliced {
+            out.set_splice_room(if is_over { 0 } else { most });
+        }
+        (self.held, self.left, self.resumed) = (held, left > 0, false);
+        self.last = Some(self.side);
+        if moved {
+            self.wake_other();
+        }
+        self.say_what_it_awaits(out);
+    }
+
+    /// There is room again.
+    fn resume(&mut self, out: &mut Outbox<'_>) {
+        if self.left {
+            self.resumed = true; // what it has left is shown when its work has ended
+        } else {
+            self.held = false;
+            out.set_splice_room(self.shared.most);
+        }
+        self.say_what_it_awaits(out); // in case that nothing moves
+    }
+
     /// Whether it is in the middle of a message: it left input, a reply is outstanding, or only one stream has ended.
     fn say_what_it_awaits(&self, out: &mut Outbox<'_>) {
         let half_closed = self.ended != self.other_ended;
         let in_the_middle = half_closed || self.last == Some(Side::Near);
         out.set_activity(match (self.held, in_the_middle) {
-            (true, _) if self.resumed => Activity::Nothing, // what it has left is shown when its work has ended
+            (true, _) if self.resumed => Activity::Nothing,
             (true, _) => Activity::Work,
             (false, true) => Activity::Answer,
             (false, false) => Activity::Nothing,
@@ -270,6 +364,7 @@ impl Session for Link {
         // Otherwise two ends that both wait for the other to read would block each other.
         out.takes_input_while_full();
         let _ = self.shared.wakers[self.side as usize].set(out.waker()); // a session is opened once
+        self.shared.splices[self.side as usize].store(out.sends_spliced(), Relaxed);
         match self.dial(out) {
             Ok(()) => self.pull(out),
             Err(_) => Flow::Abort, // the server stops, or too many dials are pending
@@ -278,24 +373,22 @@ impl Session for Link {
 
     /// Forwards bytes, as many as there is room for.
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
-        let mut pipe = self.pipe_of(self.side);
-        let used = match pipe.is_read_by_nobody {
-            true => input.len(),
-            false => input.len().min(self.shared.most.saturating_sub(pipe.bytes)),
-        };
-        if !pipe.is_read_by_nobody {
+        let mut used = input.len();
+        self.take(out, |pipe, room| {
+            used = used.min(room);
             pipe.push(&input[..used]);
-        }
-        pipe.writer_waits = used < input.len();
-        drop(pipe);
-        self.held = used < input.len();
-        self.resumed = false;
-        self.last = Some(self.side);
-        if used > 0 {
-            self.wake_other();
-        }
-        self.say_what_it_awaits(out);
+            input.len() - used
+        });
         Consumed::bytes(used)
+    }
+
+    /// Forwards bytes without looking at them; one splice may exceed the bound.
+    fn on_spliced(&mut self, bytes: Spliced, out: &mut Outbox<'_>) -> Result<Flow, Spliced> {
+        self.take(out, |pipe, _| {
+            pipe.push_spliced(bytes);
+            0
+        });
+        Ok(Flow::Continue)
     }
 
     /// The outbox has room again.
@@ -322,8 +415,7 @@ impl Session for Link {
             _ => return Flow::Continue,
         }
         if self.held && !self.pipe_of(self.side).writer_waits {
-            self.resumed = true;
-            self.say_what_it_awaits(out); // in case that nothing moves
+            self.resume(out);
         }
         self.pull(out)
     }

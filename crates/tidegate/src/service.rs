@@ -10,6 +10,7 @@ pub use crate::proto::group::Group;
 pub use crate::proto::mail::{Mailbox, MailboxError, Message, OffloadError, Recipient, SendError};
 pub use crate::proto::outbox::{LayerBuffer, Outbox};
 pub use crate::proto::session::{Dialled, Mail, Service, Session};
+pub use crate::proto::spliced::Spliced;
 pub use crate::types::{
     Activity, CloseReason, Consumed, Dial, Flow, Origin, Peer, Refusal, ServiceOptions, TlsPeer,
 };

@@ -96,6 +96,9 @@ counters! {
     dial_failed,
     /// Bytes received.
     bytes_in,
+    /// Of them, bytes received into pipes, not copied into user space ([linked](crate::link) connections on `epoll`,
+    /// `poll` and `select` of Linux).
+    bytes_spliced,
     /// Bytes the kernel took for sending.
     bytes_out,
     /// Receive operations that returned data.

@@ -122,6 +122,7 @@ impl Exposition {
             dial_failed,
             bytes_in,
             bytes_out,
+            bytes_spliced,
             receives,
             sends,
             outstanding,
@@ -152,6 +153,7 @@ impl Exposition {
             ("tidegate_sockets_reused_total", "Connections accepted with a reused socket.", sockets_reused),
             ("tidegate_dials_failed_total", "Failed dials.", dial_failed),
             ("tidegate_received_bytes_total", "Bytes received.", bytes_in),
+            ("tidegate_spliced_bytes_total", "Bytes received into pipes, not copied.", bytes_spliced),
             ("tidegate_sent_bytes_total", "Bytes the kernel took for sending.", bytes_out),
             ("tidegate_receives_total", "Receive operations that returned data.", receives),
             ("tidegate_sends_total", "Send operations that took data.", sends),
@@ -362,13 +364,14 @@ mod tests {
         stats.no_memory = 121;
         stats.recovered = 122;
         stats.accepts_posted = 123;
+        stats.bytes_spliced = 124;
         for (why, n) in CloseReason::ALL.iter().copied().zip(201..) {
             stats = stats.with_closed(why, n);
         }
         let unset: Vec<_> = stats.named().into_iter().filter(|(_, value)| *value == 0).collect();
         assert!(unset.is_empty(), "publish these too, and set them here: {unset:?}");
         let text = row("a", &connections(move || stats.clone()));
-        appear_once(&text, (101..=122).chain(201..201 + CloseReason::ALL.len() as u64));
+        appear_once(&text, (101..=124).chain(201..201 + CloseReason::ALL.len() as u64));
         let reset = "\ntidegate_connections_closed_total{reason=\"idle-timeout\",server=\"a\"} 205\n";
         assert!(text.contains(reset), "{text}");
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::link::{self, Link};
-use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Session, system};
+use tidegate::{CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Session, Spliced, system};
 
 use super::upstreams::Lease;
 use super::{ATTEMPTS, ProxyShared, header};
@@ -105,6 +105,10 @@ impl Session for ProxySession {
         self.link.on_bytes(input, out)
     }
 
+    fn on_spliced(&mut self, bytes: Spliced, out: &mut Outbox<'_>) -> Result<Flow, Spliced> {
+        self.link.on_spliced(bytes, out)
+    }
+
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.link.on_drained(out)
     }
@@ -147,6 +151,10 @@ impl Session for UpstreamSession {
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         self.link.on_bytes(input, out)
+    }
+
+    fn on_spliced(&mut self, bytes: Spliced, out: &mut Outbox<'_>) -> Result<Flow, Spliced> {
+        self.link.on_spliced(bytes, out)
     }
 
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {

@@ -59,6 +59,15 @@ pub const DIAL_QUANTUM: Duration = Duration::from_millis(100);
 /// [`Policy::min_rate`](crate::Policy::min_rate) check for it.
 pub const FILE_QUANTUM: usize = 64 * 1024;
 
+/// Bytes that one splice moves from a socket into a pipe, and the room of the pipe.
+pub const SPLICE_QUANTUM: usize = 64 * 1024;
+
+/// A splice of fewer bytes is the last one of a bulk: copying is cheaper for small messages.
+pub const SPLICE_LEAST: usize = 16 * 1024;
+
+/// Pipes for splicing that one I/O thread may have at once, if there are descriptors for them.
+pub const MOST_PIPES: usize = 64;
+
 /// How long one operation on a file may take whose progress is visible only at its end.
 const FILE_TIME: Duration = Duration::from_millis(250);
 

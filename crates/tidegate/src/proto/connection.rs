@@ -8,6 +8,7 @@ mod ending;
 mod event;
 mod input;
 mod shortage;
+mod splicing;
 #[cfg(test)]
 mod tests;
 
@@ -325,6 +326,7 @@ impl Connection {
     fn take_in(&mut self, event: Event<'_>, context: &Context<'_>) {
         match event {
             Event::Received(bytes) => self.received(bytes, context),
+            Event::Spliced(spliced) => self.spliced(spliced, context),
             Event::Sent(n) => self.sent(n, context),
             Event::Opened => {
                 context.counters.accepted.add(1);
@@ -495,6 +497,7 @@ impl ByteCounts {
     fn by(event: &Event<'_>) -> Self {
         match event {
             Event::Received(bytes) => Self { received: bytes.len(), sent: 0 },
+            Event::Spliced(spliced) => Self { received: spliced.len(), sent: 0 },
             Event::Sent(n) => Self { received: 0, sent: *n },
             _ => Self::default(),
         }
@@ -508,6 +511,11 @@ fn count(event: &Event<'_>, counters: &Counters) {
         Event::Received(bytes) => {
             counters.receives.add(1);
             counters.bytes_in.add(bytes.len() as u64);
+        }
+        Event::Spliced(spliced) => {
+            counters.receives.add(1);
+            counters.bytes_in.add(spliced.len() as u64);
+            counters.bytes_spliced.add(spliced.len() as u64);
         }
         Event::Sent(n) => {
             counters.sends.add(1);

@@ -6,6 +6,7 @@
 //! | [`session`] | the traits a connection calls; `erased`: a service without its session's type |
 //! | [`outbox`] | the interface a session answers through |
 //! | [`queue`] | unsent bytes |
+//! | [`spliced`] | received bytes in pipes of the kernel, on their way to another connection |
 //! | [`in_order`] | operations that complete in any order |
 //! | [`datagram`] | queued replies to datagrams |
 //! | [`table`] | all connections of a thread, under tokens that are never reused |
@@ -30,6 +31,7 @@ pub mod queue;
 pub mod semaphore;
 pub mod session;
 mod session_timers;
+pub mod spliced;
 pub mod table;
 pub mod timers;
 

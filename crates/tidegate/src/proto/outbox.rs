@@ -16,6 +16,7 @@ use super::mail::{Address, MailboxError, OffloadError, SessionWaker};
 use super::panics::{Contained, contain};
 use super::queue::SendQueue;
 use super::session_timers::{SessionTimers, TimerId};
+use super::spliced::Spliced;
 use crate::policy::LONGEST;
 use crate::proto::session::{Mail, Session};
 use crate::types::{Activity, Dial};
@@ -59,6 +60,21 @@ pub(super) struct SessionState {
     pub(super) kept: [usize; 2],
     /// The session's waker, if it has asked for one.
     pub(super) waker: Option<Arc<SessionWaker>>,
+    pub(super) splicing: Splicing,
+}
+
+/// What a connection does with pipes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Splicing {
+    /// Nothing: its engine or transport cannot.
+    #[default]
+    Unable,
+    /// It sends from pipes.
+    Sends,
+    /// It sends from pipes, and could receive into them if the session wanted that.
+    Able,
+    /// It sends from pipes, and receives at most so many bytes at once into one.
+    Receives(u32),
 }
 
 /// Appends a copy, and never fails: the session learns of connection errors by `on_close`.
@@ -112,6 +128,30 @@ impl Outbox<'_> {
     /// exist.
     pub fn file(&mut self, range: FileRange) {
         self.queue.push_file(range);
+    }
+
+    /// Whether bytes in pipes are sent as they are: the connection can, and no layer has to see them.
+    pub(crate) fn sends_spliced(&self) -> bool {
+        self.layer == 0 && self.state_of_session.splicing != Splicing::Unable
+    }
+
+    /// Appends bytes that lie in a pipe; they are read where they cannot be sent from it.
+    pub(crate) fn splice(&mut self, spliced: Spliced) -> io::Result<()> {
+        if self.sends_spliced() {
+            self.queue.push_spliced(spliced);
+        } else {
+            self.queue.push_shared(spliced.read()?);
+        }
+        Ok(())
+    }
+
+    /// From now on at most `room` bytes may be received into a pipe, where the connection can do that. With no room
+    /// left, the session's [work](Activity::Work) holds the connection back, also if no input is left.
+    pub(crate) fn set_splice_room(&mut self, room: usize) {
+        let splicing = &mut self.state_of_session.splicing;
+        if self.layer == 0 && matches!(splicing, Splicing::Able | Splicing::Receives(_)) {
+            *splicing = Splicing::Receives(u32::try_from(room).unwrap_or(u32::MAX));
+        }
     }
 
     /// Bytes appended that the kernel has not taken yet.

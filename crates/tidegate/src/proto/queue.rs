@@ -1,4 +1,4 @@
-//! The unsent bytes of one connection: in memory, shared or copied, and in files.
+//! The unsent bytes of one connection: in memory, shared or copied, in files, and in pipes.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -6,6 +6,7 @@ use std::io::{self, IoSlice};
 use bytes::{Buf, Bytes, BytesMut};
 use tidegate_os::file::FileRange;
 
+use super::spliced::Spliced;
 use crate::policy::memory::{COPY_BYTES, SENT_BUFFER_BYTES};
 
 #[derive(Debug)]
@@ -13,27 +14,30 @@ enum Chunk {
     Shared(Bytes),
     Copied(BytesMut),
     File(FileRange),
+    /// Only where the socket can be spliced to, see [`Outbox::splice`](super::outbox::Outbox::splice).
+    Spliced(Spliced),
 }
 
 impl Chunk {
-    /// Its bytes in memory: all, or none for a file.
+    /// Its bytes in memory: all, or none for a file or a pipe.
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Shared(bytes) => bytes,
             Self::Copied(bytes) => bytes,
-            Self::File(_) => &[],
+            Self::File(_) | Self::Spliced(_) => &[],
         }
     }
 
     fn len(&self) -> usize {
         match self {
             Self::File(range) => range.len(),
+            Self::Spliced(spliced) => spliced.len(),
             memory => memory.as_slice().len(),
         }
     }
 
-    fn is_file(&self) -> bool {
-        matches!(self, Self::File(_))
+    fn is_in_memory(&self) -> bool {
+        matches!(self, Self::Shared(_) | Self::Copied(_))
     }
 
     fn advance(&mut self, n: usize) {
@@ -41,6 +45,7 @@ impl Chunk {
             Self::Shared(bytes) => bytes.advance(n),
             Self::Copied(bytes) => bytes.advance(n),
             Self::File(range) => range.advance(n),
+            Self::Spliced(spliced) => spliced.advance(n),
         }
     }
 }
@@ -112,7 +117,9 @@ impl SendQueue {
     /// Moves bytes from the front into `into`; see [`LayerBuffer::take`](super::outbox::LayerBuffer::take).
     pub(super) fn copy_into(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut taken = 0;
-        while let (Some(front), true) = (&self.front, taken < into.len()) {
+        while taken < into.len() {
+            self.load_spliced()?;
+            let Some(front) = &self.front else { break };
             let room = &mut into[taken..];
             let n = match front {
                 Chunk::File(range) => range.read(room)?,
@@ -209,6 +216,14 @@ impl SendQueue {
         self.push(Chunk::File(range));
     }
 
+    pub(super) fn push_spliced(&mut self, spliced: Spliced) {
+        if spliced.is_empty() {
+            return;
+        }
+        self.unsent += spliced.len();
+        self.push(Chunk::Spliced(spliced));
+    }
+
     fn push(&mut self, chunk: Chunk) {
         if self.front.is_none() {
             self.front = Some(chunk);
@@ -235,6 +250,28 @@ impl SendQueue {
         }
     }
 
+    /// The pipe that is next, if any, to send from it.
+    #[inline]
+    pub(crate) fn next_spliced(&mut self) -> Option<&mut Spliced> {
+        match &mut self.front {
+            Some(Chunk::Spliced(spliced)) => Some(spliced),
+            _ => None,
+        }
+    }
+
+    /// If a pipe is next, reads its bytes into memory.
+    ///
+    /// # Errors
+    /// What the system says of the pipe.
+    pub(crate) fn load_spliced(&mut self) -> io::Result<()> {
+        if let Some(Chunk::Spliced(_)) = self.front
+            && let Some(Chunk::Spliced(spliced)) = self.front.take()
+        {
+            self.front = Some(Chunk::Shared(spliced.read()?));
+        }
+        Ok(())
+    }
+
     /// If a part of a file is next, reads at most `most` bytes of it into memory. For engines that cannot send from
     /// files.
     ///
@@ -259,7 +296,7 @@ impl SendQueue {
     pub fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
         let rest = self.rest.iter().flat_map(|rest| rest.iter());
         let mut n = 0;
-        let memory = self.front.iter().chain(rest).take_while(|chunk| !chunk.is_file());
+        let memory = self.front.iter().chain(rest).take_while(|chunk| chunk.is_in_memory());
         for (slot, chunk) in into.iter_mut().zip(memory) {
             *slot = IoSlice::new(chunk.as_slice());
             n += 1;
@@ -270,7 +307,7 @@ impl SendQueue {
     /// The content if it is one piece in memory, which most responses are.
     #[inline]
     pub fn only_slice(&self) -> Option<&[u8]> {
-        let front = self.front.as_ref().filter(|front| !front.is_file())?;
+        let front = self.front.as_ref().filter(|front| front.is_in_memory())?;
         self.rest.as_ref().is_none_or(|rest| rest.is_empty()).then(|| front.as_slice())
     }
 
@@ -309,6 +346,10 @@ impl SendQueue {
     fn take_some(&mut self, most: usize) -> Pieces {
         let first = match self.pop() {
             None => return Pieces::One(Bytes::new()),
+            Some(Chunk::Spliced(spliced)) => {
+                debug_assert!(spliced.is_empty(), "engines that take pieces are given no pipes");
+                return Pieces::One(Bytes::new());
+            }
             Some(Chunk::File(range)) => {
                 self.hand_out(range.len());
                 return Pieces::File { head: Vec::new(), range, tail: Vec::new() };
@@ -317,7 +358,7 @@ impl SendQueue {
             Some(Chunk::Copied(bytes)) => bytes.freeze(),
         };
         let mut bytes = first.len();
-        let pieces = if most <= 1 || self.front.as_ref().is_none_or(Chunk::is_file) {
+        let pieces = if most <= 1 || !self.front.as_ref().is_some_and(Chunk::is_in_memory) {
             Pieces::One(first)
         } else {
             let behind = self.rest.as_ref().map_or(0, |rest| rest.len());
@@ -335,13 +376,13 @@ impl SendQueue {
     }
 
     fn pop_memory(&mut self) -> Option<Bytes> {
-        if self.front.as_ref().is_none_or(Chunk::is_file) {
+        if !self.front.as_ref().is_some_and(Chunk::is_in_memory) {
             return None;
         }
         match self.pop()? {
             Chunk::Shared(bytes) => Some(bytes),
             Chunk::Copied(bytes) => Some(bytes.freeze()),
-            Chunk::File(_) => None,
+            Chunk::File(_) | Chunk::Spliced(_) => None,
         }
     }
 

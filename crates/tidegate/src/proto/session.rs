@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::mail::Message;
 use super::outbox::Outbox;
+use super::spliced::Spliced;
 use crate::policy::{Policy, PolicyError};
 use crate::types::{CloseReason, Consumed, Dial, Flow, Peer, Refusal, ServiceOptions};
 
@@ -102,6 +103,17 @@ pub trait Session: Send + 'static {
     /// The rest is passed again only with new input, unless the session asks to be called [again](Consumed::again), or
     /// stopped early because [`Outbox::is_full`]: then it is passed again once the outbox has drained.
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed;
+
+    /// Bytes have arrived that were not copied into user space, behind all that [`on_bytes`](Self::on_bytes) has
+    /// received and consumed. Only for sessions with a [link](crate::link) that pass every call on to it, and do not
+    /// look at the bytes: they pass this on, too. What is returned as an error is read, and passed to `on_bytes`; that
+    /// is not tried again on this connection.
+    ///
+    /// The default does so: a session that looks at its input receives all of it by `on_bytes`.
+    fn on_spliced(&mut self, bytes: Spliced, out: &mut Outbox<'_>) -> Result<Flow, Spliced> {
+        let _ = out;
+        Err(bytes)
+    }
 
     /// The outbox was full and has fallen to its low watermark: produce more.
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {

@@ -66,6 +66,7 @@ cases! {
     an_abort_reaches_the_peer_as_a_reset,
     an_address_is_there_for_who_asks,
     an_idle_connection_is_closed,
+    bulk_between_linked_connections_arrives_exactly,
     bytes_come_back_exactly,
     connections_may_be_linked,
     #[cfg(target_os = "linux")] descriptors_may_run_out,

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tidegate::link::{self, Link};
 use tidegate::{
-    CloseReason, Consumed, Dial, Dialled, Endpoint, Flow, Mail, Model, Outbox, Peer, Policy, PolicyError, Refusal,
-    Server, Service, ServiceOptions, Session, StartError,
+    CloseReason, Consumed, Dial, Dialled, Endpoint, Flow, Mail, Model, Outbox, Peer, Policy, PolicyError,
+    Refusal, Server, Service, ServiceOptions, Session, Spliced, StartError,
 };
 
 use crate::kit::{self, ClosedPort, EchoPeer, Ending, Tape};
@@ -19,7 +19,7 @@ use crate::kit::{self, ClosedPort, EchoPeer, Ending, Tape};
 on_every_model!(case);
 
 /// What a link holds of each direction.
-const LINK_BYTES: usize = 16 * 1024;
+pub(super) const LINK_BYTES: usize = 16 * 1024;
 
 /// How long a dial may take where it is to succeed.
 const LONG: Duration = Duration::from_secs(45);
@@ -120,6 +120,10 @@ impl Session for Near {
         self.link.on_bytes(input, out)
     }
 
+    fn on_spliced(&mut self, bytes: Spliced, out: &mut Outbox<'_>) -> Result<Flow, Spliced> {
+        self.link.on_spliced(bytes, out)
+    }
+
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.link.on_drained(out)
     }
@@ -172,6 +176,10 @@ impl Session for RemoteEnd {
         self.0.on_bytes(input, out)
     }
 
+    fn on_spliced(&mut self, bytes: Spliced, out: &mut Outbox<'_>) -> Result<Flow, Spliced> {
+        self.0.on_spliced(bytes, out)
+    }
+
     fn on_drained(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.0.on_drained(out)
     }
@@ -191,7 +199,7 @@ impl Session for RemoteEnd {
 }
 
 /// A port whose connections the case gets to hold.
-fn upstream() -> (SocketAddr, Receiver<TcpStream>) {
+pub(super) fn upstream() -> (SocketAddr, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let addr = listener.local_addr().expect("address");
     let (comes, come) = mpsc::channel();
@@ -349,7 +357,7 @@ fn nobody_answers_in_time(model: Model) {
 }
 
 /// Sends until nothing more is taken for a while; returns how much was.
-fn flood(stream: &mut TcpStream, most: usize) -> usize {
+pub(super) fn flood(stream: &mut TcpStream, most: usize) -> usize {
     stream.set_write_timeout(Some(Duration::from_millis(300))).expect("write timeout");
     let (tape, mut at) = (Tape::new(7), 0);
     while at < most {
@@ -364,7 +372,7 @@ fn flood(stream: &mut TcpStream, most: usize) -> usize {
 }
 
 /// More than all buffers of the kernel on the way take; what is held in between has no room for it.
-const FLOOD: usize = 64 << 20;
+pub(super) const FLOOD: usize = 64 << 20;
 
 fn held_back(writer: &mut TcpStream, reader: &mut TcpStream, server: &tidegate::Running) {
     let before = server.stats();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Service, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Outbox, Peer, Service, Session, Spliced};
 
 use super::header::{self, HeaderClient, HeaderParse};
 use super::{HeaderFault, ProxyProtocolShared};
@@ -132,6 +132,13 @@ impl<S: Service> Session for ProxyHeaderSession<S> {
         match &mut self.0 {
             ProxyHeaderState::Open(session) => session.on_bytes(input, out),
             _ => self.on_header(input, out),
+        }
+    }
+
+    fn on_spliced(&mut self, bytes: Spliced, out: &mut Outbox<'_>) -> Result<Flow, Spliced> {
+        match &mut self.0 {
+            ProxyHeaderState::Open(session) => session.on_spliced(bytes, out),
+            ProxyHeaderState::Waiting(_) | ProxyHeaderState::Over => Err(bytes),
         }
     }
 

@@ -1,10 +1,12 @@
 //! One connection of a readiness loop: the socket, and carrying out what the core wants.
 
 use std::io::{self, IoSlice};
+use std::sync::Arc;
 
 use tidegate_os::file::FileRange;
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::{More, SHORT_SEND_MEANS_FULL};
+use tidegate_os::splice::{SplicePipe, cannot_splice};
 
 use crate::engine::worker::transport::{SocketTransport, Transport};
 
@@ -13,7 +15,9 @@ use crate::engine::worker::loop_driver::{LoopEntry, Phase};
 use crate::engine::worker::permits::ConnectionPermits;
 use crate::engine::worker::queue_writer::{Write, write_next};
 use crate::engine::worker::rings::Look;
-use crate::proto::{Action, Context, Direction, Event, NextStep, Receive};
+use crate::policy::sends::SPLICE_LEAST;
+use crate::proto::spliced::PipePool;
+use crate::proto::{Action, Connection, Context, Direction, Event, NextStep, Receive};
 
 /// A connection and what is known of its socket.
 pub(in crate::engine) struct ReadinessEntry<W = SocketTransport> {
@@ -25,6 +29,8 @@ pub(in crate::engine) struct ReadinessEntry<W = SocketTransport> {
     pub(in crate::engine) wanted: Readiness,
     /// The socket took less than all: wait until it is writable.
     blocked: bool,
+    /// The last receive took all it could: what follows may be received into a pipe.
+    bulk: bool,
     /// The peer is known to have finished: a short read is not the last one.
     pub(in crate::engine) ended: bool,
     /// The poller knows it.
@@ -73,6 +79,7 @@ impl<W: Transport> ReadinessEntry<W> {
             phase,
             wanted,
             blocked: false,
+            bulk: false,
             ended: false,
             watched: false,
             listed: false,
@@ -132,7 +139,7 @@ impl<W: Transport> ReadinessEntry<W> {
     pub(in crate::engine) fn ready(
         &mut self,
         ready: Readiness,
-        buffer: &mut [u8],
+        into: &mut ReceiveBuffers<'_>,
         context: &Context<'_>,
     ) -> Progress {
         let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
@@ -144,29 +151,31 @@ impl<W: Transport> ReadinessEntry<W> {
         }
         match turn {
             Progress::Closed => Progress::Closed,
-            _ if ready.readable => self.receive(buffer, context).max(turn),
+            _ if ready.readable => self.receive(into, context).max(turn),
             _ => turn,
         }
     }
 
     /// Receives until there is nothing more, the connection wants no more, or its budget is used up.
-    pub(in crate::engine) fn receive(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Progress {
+    fn receive(&mut self, into: &mut ReceiveBuffers<'_>, context: &Context<'_>) -> Progress {
         self.permits.due = false;
         for _ in 0..context.policy.drain_budget {
             let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
             if connection.action().receive == Receive::Pause || !self.may_receive {
                 return Progress::Idle;
             }
-            let event = match self.stream.receive(buffer) {
-                Ok(0) => Event::PeerEnded,
-                Ok(n) => Event::Received(&buffer[..n]),
+            let received = match receive_bulk(&self.stream, connection, &mut self.bulk, into.pipes) {
+                Some(outcome) => outcome,
+                None => receive_into(&self.stream, into.memory, &mut self.bulk),
+            };
+            let event = match received {
+                Ok(event) => event,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Progress::Idle,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => failure(&e, Direction::Receive),
             };
             // A stream that gave less than was asked for is empty (`epoll(7)`, *Questions and answers*, 9).
-            let emptied =
-                matches!(event, Event::Received(bytes) if bytes.len() < buffer.len()) && !self.ended;
+            let emptied = matches!(event, Event::Received(_)) && !self.bulk && !self.ended;
             let action = connection.handle(event, context);
             match self.carry_out(action, action.receive, context) {
                 Progress::Idle if emptied => return Progress::Idle,
@@ -226,13 +235,54 @@ impl<W: Transport> ReadinessEntry<W> {
     }
 
     /// Goes on where a turn was cut short: carries out what the connection wants, then receives.
-    pub(in crate::engine) fn resume(&mut self, buffer: &mut [u8], context: &Context<'_>) -> Progress {
+    pub(in crate::engine) fn resume(
+        &mut self,
+        into: &mut ReceiveBuffers<'_>,
+        context: &Context<'_>,
+    ) -> Progress {
         let Phase::Open(connection) = &mut self.phase else { return Progress::Idle };
         let action = connection.action();
         match self.carry_out(action, action.receive, context) {
             Progress::Closed => Progress::Closed,
-            turn => self.receive(buffer, context).max(turn),
+            turn => self.receive(into, context).max(turn),
         }
+    }
+}
+
+/// What a turn receives into: memory, or pipes if there are any.
+pub(in crate::engine) struct ReceiveBuffers<'a> {
+    pub(in crate::engine) memory: &'a mut [u8],
+    pub(in crate::engine) pipes: &'a Arc<PipePool>,
+}
+
+#[inline]
+fn receive_into<'a>(stream: &impl Transport, memory: &'a mut [u8], bulk: &mut bool) -> io::Result<Event<'a>> {
+    let n = stream.receive(memory)?;
+    *bulk = n == memory.len();
+    Ok(if n == 0 { Event::PeerEnded } else { Event::Received(&memory[..n]) })
+}
+
+/// Receives into a pipe, if more bytes than memory took are coming, the session wants them so, and there is a pipe.
+#[inline]
+fn receive_bulk<'a>(
+    stream: &impl Transport,
+    connection: &mut Connection,
+    bulk: &mut bool,
+    pipes: &Arc<PipePool>,
+) -> Option<io::Result<Event<'a>>> {
+    let most = if *bulk { connection.splice_room() } else { 0 };
+    let mut spliced = if most > 0 { pipes.take()? } else { return None };
+    match spliced.fill(|pipe| stream.receive_spliced(pipe, most)) {
+        Ok(0) => Some(Ok(Event::PeerEnded)),
+        Ok(n) => {
+            *bulk = n >= SPLICE_LEAST.min(most);
+            Some(Ok(Event::Spliced(spliced)))
+        }
+        Err(e) if cannot_splice(&e) => {
+            connection.receive_no_pipes();
+            None
+        }
+        Err(e) => Some(Err(e)),
     }
 }
 
@@ -249,5 +299,9 @@ impl<T: Transport> Write for &T {
 
     fn write_file(&mut self, range: &FileRange, more: More) -> io::Result<usize> {
         self.send_file(range, more)
+    }
+
+    fn write_spliced(&mut self, pipe: &mut SplicePipe, more: More) -> io::Result<usize> {
+        self.send_spliced(pipe, more)
     }
 }

@@ -11,7 +11,7 @@ use tidegate_os::pages::Pages;
 use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
-use super::entry::{Progress, ReadinessEntry};
+use super::entry::{Progress, ReadinessEntry, ReceiveBuffers};
 use super::{PollEvent, Poller, Source};
 use crate::engine::worker::Ready;
 use crate::engine::worker::admission::{count_exhaustion, count_refusal};
@@ -26,6 +26,7 @@ use crate::engine::worker::view::View;
 use crate::engine::{WorkerContext, capacity};
 use crate::policy::accept::Admission;
 use crate::proto::dial::DialRequest;
+use crate::proto::spliced::PipePool;
 use crate::proto::{Connection, Event, PermitState, Table, Token};
 
 /// Runs one I/O thread until it has been asked to stop and its connections are gone.
@@ -55,6 +56,7 @@ pub(in crate::engine) struct ReadinessLoop<P: Poller> {
     again: VecDeque<Token>,
     /// The one receive buffer: what a session leaves of it is copied, so it is free after each event.
     buffer: Pages,
+    pipes: Arc<PipePool>,
     /// Those that go through shared memory, as far as they are awake.
     rings: AwakeLinks<Token>,
     listening: bool,
@@ -74,6 +76,7 @@ impl<P: Poller> ReadinessLoop<P> {
         let mut poller = P::new(&worker.policy)?;
         poller.watch_waker(&waker)?;
         let buffer = Pages::new(worker.policy.buffer_bytes, capacity::residence(&worker.policy))?;
+        let pipes = PipePool::new(capacity::pipes_of_loop(&worker.policy, worker.threads));
         let now = poller.now();
         let mut new = Self {
             poller,
@@ -84,6 +87,7 @@ impl<P: Poller> ReadinessLoop<P> {
             again: VecDeque::new(),
             rings: AwakeLinks::default(),
             buffer,
+            pipes,
             listening: false,
             unfinished: false,
             data_with_accept: worker.defers(),
@@ -176,7 +180,8 @@ impl<P: Poller> ReadinessLoop<P> {
             false => prepared(&mut self.table, &mut self.loop_state, token),
         };
         let Some(entry) = entry else { return };
-        let turn = entry.ready(ready, &mut self.buffer, &self.loop_state.context(token));
+        let mut into = ReceiveBuffers { memory: &mut self.buffer, pipes: &self.pipes };
+        let turn = entry.ready(ready, &mut into, &self.loop_state.context(token));
         self.after(token, turn);
     }
 
@@ -243,7 +248,8 @@ impl<P: Poller> ReadinessLoop<P> {
             let entry = prepared_to_receive(&mut self.table, &mut self.loop_state, token);
             let Some(entry) = entry else { continue };
             entry.listed = false;
-            let turn = entry.resume(&mut self.buffer, &self.loop_state.context(token));
+            let mut into = ReceiveBuffers { memory: &mut self.buffer, pipes: &self.pipes };
+            let turn = entry.resume(&mut into, &self.loop_state.context(token));
             self.after(token, turn);
             self.look_at_mail();
         }
@@ -310,7 +316,8 @@ impl<P: Poller> ReadinessLoop<P> {
 
     /// Serves an accepted socket. If its first data arrived with the accept, it is looked at before the poller has
     /// it: a connection that is answered and closed at once never costs a registration.
-    fn serve(&mut self, stream: Stream<P>, connection: Connection) {
+    fn serve(&mut self, stream: Stream<P>, mut connection: Connection) {
+        let_splice(&mut connection, &stream);
         self.loop_state.worker.counters.fast_paths.add(stream.is_shared().into());
         let token = self.table.insert(ReadinessEntry::new(stream, Phase::Open(connection)));
         let Some(entry) = prepared(&mut self.table, &mut self.loop_state, token) else { return };
@@ -318,7 +325,8 @@ impl<P: Poller> ReadinessLoop<P> {
         if self.data_with_accept && turn != Progress::Closed {
             let entry = prepared_to_receive(&mut self.table, &mut self.loop_state, token);
             let Some(entry) = entry else { return };
-            turn = entry.resume(&mut self.buffer, &self.loop_state.context(token));
+            let mut into = ReceiveBuffers { memory: &mut self.buffer, pipes: &self.pipes };
+            turn = entry.resume(&mut into, &self.loop_state.context(token));
         }
         self.after(token, turn);
         self.catch_up(token); // another thread may have accepted it
@@ -379,15 +387,23 @@ impl<P: Poller> ReadinessLoop<P> {
         let Some(entry) = self.table.get_mut(token) else { return };
         let Phase::Dialling(request) = &mut entry.phase else { return };
         let local = || entry.stream.local_addr();
-        let Some(connection) = self.loop_state.admit_dialled(request, local) else {
+        let Some(mut connection) = self.loop_state.admit_dialled(request, local) else {
             return self.remove(token);
         };
+        let_splice(&mut connection, &entry.stream);
         self.loop_state.worker.counters.fast_paths.add(entry.stream.is_shared().into());
         self.establish(token, connection);
         if ready.readable {
             // An edge-triggered poller reports the end of the attempt and first data as one.
             self.after(token, Progress::Yield);
         }
+    }
+}
+
+/// Lets a connection that is about to be opened use pipes, if its transport can.
+fn let_splice(connection: &mut Connection, stream: &impl Transport) {
+    if stream.splices() {
+        connection.can_splice();
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) mod epoll;
 pub(super) mod poll;
 pub(super) mod select;
 
-pub(super) use entry::{Progress, ReadinessEntry};
+pub(super) use entry::{Progress, ReadinessEntry, ReceiveBuffers};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 pub(super) use event_loop::ReadinessLoop;
 

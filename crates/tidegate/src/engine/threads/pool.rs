@@ -33,7 +33,7 @@ use tidegate_os::poll::{Readiness, wait_pair};
 use tidegate_os::socket::{Blocking, Stream};
 use tidegate_os::waker::Waker;
 
-use super::super::readiness::{Progress, ReadinessEntry};
+use super::super::readiness::{Progress, ReadinessEntry, ReceiveBuffers};
 use super::super::worker::capacity::POOL_WORKERS;
 use super::super::worker::control::ControlThread;
 use super::super::worker::loop_driver::Phase;
@@ -46,6 +46,7 @@ use super::idle_set::IdleSet;
 use crate::policy::Policy;
 use crate::policy::sends::{MAIL_QUANTUM, QUIET_QUANTUM};
 use crate::proto::dial::DialRequest;
+use crate::proto::spliced::PipePool;
 use crate::proto::{Connection, Event};
 use crate::stats::{Counters, Writers};
 
@@ -300,10 +301,11 @@ impl PoolWorker {
     }
 
     fn run(&self) {
-        let mut buffer = vec![0; self.registry.policy().buffer_bytes];
+        let mut memory = vec![0; self.registry.policy().buffer_bytes];
+        let mut into = ReceiveBuffers { memory: &mut memory, pipes: &PipePool::new(0) };
         while let Some(job) = self.queue.pop() {
-            let Some(mut pooled) = self.take_on(job, &mut buffer) else { continue };
-            match self.stay_with(&mut pooled, &mut buffer) {
+            let Some(mut pooled) = self.take_on(job, &mut into) else { continue };
+            match self.stay_with(&mut pooled, &mut into) {
                 TurnOutcome::Over => drop(pooled),
                 TurnOutcome::GiveBack => self.queue.push(WorkItem::Rotated(pooled)),
                 TurnOutcome::Park => self.idle_set.park(pooled, &self.registry),
@@ -312,7 +314,7 @@ impl PoolWorker {
     }
 
     /// Gets a connection going. A new one is looked at for data at once.
-    fn take_on(&self, job: WorkItem, buffer: &mut [u8]) -> Option<Box<PooledConnection>> {
+    fn take_on(&self, job: WorkItem, into: &mut ReceiveBuffers<'_>) -> Option<Box<PooledConnection>> {
         let (transport, mut caller, slot) = match job {
             WorkItem::Rotated(pooled) => {
                 pooled.slot.inbox.wakes(&self.wakes);
@@ -345,7 +347,7 @@ impl PoolWorker {
         let context = pooled.slot.context(&policy, &self.counters);
         let progress = match pooled.entry.dispatch(Event::Opened, &context) {
             Progress::Closed => Progress::Closed,
-            _ => pooled.entry.resume(buffer, &context),
+            _ => pooled.entry.resume(into, &context),
         };
         pooled.progress = progress;
         caller.served();
@@ -359,7 +361,7 @@ impl PoolWorker {
     }
 
     /// Serves a connection until it is over or others should have their turn.
-    fn stay_with(&self, pooled: &mut PooledConnection, buffer: &mut [u8]) -> TurnOutcome {
+    fn stay_with(&self, pooled: &mut PooledConnection, into: &mut ReceiveBuffers<'_>) -> TurnOutcome {
         let mut turns = 0;
         loop {
             if pooled.progress == Progress::Closed {
@@ -388,9 +390,9 @@ impl PoolWorker {
             let quiet = !ready.readable && !ready.writable;
             let failed = self.counters.no_memory.get();
             pooled.progress = match pooled.progress {
-                Progress::Yield => pooled.entry.resume(buffer, &context),
+                Progress::Yield => pooled.entry.resume(into, &context),
                 _ if quiet => Progress::Idle,
-                _ => pooled.entry.ready(ready, buffer, &context),
+                _ => pooled.entry.ready(ready, into, &context),
             };
             // Also of one whose peer is never quiet, or whose limits have changed meanwhile.
             if pooled.progress != Progress::Closed

@@ -6,6 +6,7 @@ use tidegate_os::pages::Residence;
 use tidegate_os::process::{descriptor_limit, locked_memory_limit};
 
 use super::Model;
+use crate::policy::sends::MOST_PIPES;
 use crate::policy::{Policy, accept};
 
 /// Descriptors left to the rest of the process: standard streams, listener, logs, what the application opens.
@@ -16,6 +17,9 @@ const SLACK: usize = 64;
 
 /// Descriptors a loop needs for itself: its waker, and its ring or epoll instance.
 const PER_LOOP: usize = 2;
+
+/// Descriptors of one pipe.
+const DESCRIPTORS_OF_PIPE: usize = 2;
 
 /// Descriptors that so many loops of rings need for themselves: of several, each ring has one more, by which the others
 /// reach it.
@@ -36,6 +40,18 @@ fn descriptors(limit: usize, own: usize) -> usize {
 /// Descriptors that one of `threads` loops with a ring may use for connections.
 pub(in crate::engine) fn descriptors_of_loop(threads: usize) -> usize {
     descriptors(limit(), own_of_rings(threads)) / threads
+}
+
+/// Pipes that one of `threads` readiness loops may have: of the descriptors that nothing else needs, and of half of the
+/// reserve if there are none.
+pub(in crate::engine) fn pipes_of_loop(policy: &Policy, threads: usize) -> usize {
+    pipes(limit(), policy.max_connections, threads)
+}
+
+fn pipes(limit: usize, connections: usize, threads: usize) -> usize {
+    let free = descriptors(limit, threads.saturating_mul(PER_LOOP)).saturating_sub(connections);
+    let of_reserve = RESERVED.min(limit / 4) / 2;
+    (free.max(of_reserve) / DESCRIPTORS_OF_PIPE / threads.max(1)).min(MOST_PIPES)
 }
 
 /// Size of a ring's table for `share` connections, and how many of its slots connections may take.
@@ -182,6 +198,14 @@ mod tests {
         assert_eq!(Model::Uring.most_under(1024, 1024, 1), 1024 - 64 - 2 + (1024 - 64));
         assert_eq!(Model::Uring.most_under(1024, 1024, 2), 1024 - 64 - 6 + 2 * (1024 - 64));
         assert_eq!(Model::Uring.most_under(usize::MAX, usize::MAX, 2), usize::MAX);
+    }
+
+    #[test]
+    fn pipes_take_what_connections_do_not_need() {
+        assert_eq!(pipes(1 << 20, 10_000, 4), MOST_PIPES);
+        assert_eq!(pipes(1024, 1024 - 64 - 4 - 40, 2), 10);
+        assert_eq!(pipes(1024, 1024, 2), 8, "half of the reserve");
+        assert_eq!((pipes(64, 64, 1), pipes(64, 64, 16)), (4, 0));
     }
 
     #[test]

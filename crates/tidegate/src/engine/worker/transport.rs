@@ -11,6 +11,7 @@ use tidegate_os::endpoint::Endpoint;
 use tidegate_os::file::FileRange;
 use tidegate_os::poll::Readiness;
 use tidegate_os::socket::{Blocking, Listener, More, SENDS_FILES, Stream, local_addr};
+use tidegate_os::splice::{SPLICES, SplicePipe};
 
 use crate::fastpath::{self, Begun, Handshake, HandshakeOutcome, MemoryLink, Rendezvous, Transports};
 
@@ -54,6 +55,21 @@ pub(in crate::engine) trait Transport: Sized {
     /// Sends from a file; may take less than all.
     fn send_file(&self, range: &FileRange, more: More) -> io::Result<usize> {
         let _ = (range, more);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Whether it can receive into pipes and send from them.
+    #[inline]
+    fn splices(&self) -> bool {
+        false
+    }
+    /// Receives into a pipe; 0 means that the peer finished sending.
+    fn receive_spliced(&self, into: &mut SplicePipe, most: usize) -> io::Result<usize> {
+        let _ = (into, most);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Sends from a pipe; may take less than all.
+    fn send_spliced(&self, from: &mut SplicePipe, more: More) -> io::Result<usize> {
+        let _ = (from, more);
         Err(io::ErrorKind::Unsupported.into())
     }
     /// Ends the sending side.
@@ -234,6 +250,25 @@ impl Transport for SocketTransport {
     fn send_file(&self, range: &FileRange, more: More) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.send_file(range, more),
+            _ => Self::unconnected(),
+        }
+    }
+
+    #[inline]
+    fn splices(&self) -> bool {
+        SPLICES && matches!(self, Self::Plain(_))
+    }
+
+    fn receive_spliced(&self, into: &mut SplicePipe, most: usize) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => into.fill_from(stream, most),
+            _ => Self::unconnected(),
+        }
+    }
+
+    fn send_spliced(&self, from: &mut SplicePipe, more: More) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => from.drain_to(stream, more),
             _ => Self::unconnected(),
         }
     }

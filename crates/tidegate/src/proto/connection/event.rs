@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::super::mail::{MailSink, Workers};
 use super::super::panics::Contained;
+use super::super::spliced::Spliced;
 use super::super::table::Token;
 use crate::policy::Policy;
 use crate::proto::session::Mail;
@@ -18,6 +19,8 @@ pub enum Event<'a> {
     Opened,
     /// Bytes arrived.
     Received(&'a [u8]),
+    /// Bytes arrived in a pipe.
+    Spliced(Spliced),
     /// The peer finished sending.
     PeerEnded,
     /// The kernel took this many bytes from the outbox.

@@ -7,12 +7,10 @@ use crate::types::{Activity, CloseReason, Flow};
 impl Connection {
     #[inline]
     pub(super) fn received(&mut self, bytes: &[u8], context: &Context<'_>) {
-        self.silent = false;
-        self.spoke |= self.state_of_session.leaving;
+        self.heard(context);
         if self.state != ConnectionState::Open {
             return; // lingering: discarded, without extending the wait
         }
-        self.moved = context.now;
         if !self.input.is_empty() || self.is_held_by_outbox() {
             self.input.extend_from_slice(bytes);
             return self.show_held(context);
@@ -20,6 +18,16 @@ impl Connection {
         let used = self.show(bytes, context);
         if let Some(rest) = bytes.get(used..).filter(|rest| !rest.is_empty()) {
             self.keep(rest, context);
+        }
+    }
+
+    /// Something has arrived.
+    #[inline]
+    pub(super) fn heard(&mut self, context: &Context<'_>) {
+        self.silent = false;
+        self.spoke |= self.state_of_session.leaving;
+        if self.state == ConnectionState::Open {
+            self.moved = context.now;
         }
     }
 
@@ -131,10 +139,10 @@ impl Connection {
         }
     }
 
-    /// There is input that the session will process when its work is done.
+    /// There is input that the session will process when its work is done, or there would be no room for it.
     #[inline]
     #[must_use]
     pub fn waits_for_work(&self) -> bool {
-        self.state_of_session.awaits == Activity::Work && self.left() > 0
+        self.state_of_session.awaits == Activity::Work && (self.left() > 0 || self.has_no_splice_room())
     }
 }
