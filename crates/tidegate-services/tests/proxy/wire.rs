@@ -102,6 +102,7 @@ impl TestConnection {
     pub fn happens(&mut self, event: Event<'_>) {
         let context = Context {
             now: self.now,
+            timestamp: self.now.into(),
             policy: &self.policy,
             counters: &self.counters,
             mail_sink: &self.mail_sink,

@@ -18,15 +18,17 @@ use std::time::Instant;
 use super::outbox::{Outbox, SessionState};
 use super::panics::{Contained, contain};
 use super::queue::{FileSending, Pieces, SendQueue};
+use super::rare::RareState;
 use super::timers::Resolution;
+use super::timestamp::Timestamp;
 use crate::policy::Policy;
 use crate::policy::sends::FILE_QUANTUM;
-use crate::policy::timeouts::{self, Pace};
+use crate::policy::timeouts;
 use crate::proto::session::{Mail, Session};
 use crate::stats::Counters;
 use crate::types::{Activity, CloseReason, Flow, Origin};
 pub use event::{Action, Context, Direction, Event, NextStep, Receive};
-use shortage::Shortage;
+pub(super) use shortage::Shortage;
 
 /// The state of a connection. (`Accepting` is the engine's: there is no session yet.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +71,6 @@ enum ReceiveSide {
 pub struct Connection {
     session: Contained<Box<dyn Session>>,
     queue: SendQueue,
-    /// Input the session left, or that arrived while the outbox was full. Owns no memory while empty.
-    input: Vec<u8>,
     state: ConnectionState,
     send_side: SendSide,
     receive_side: ReceiveSide,
@@ -82,20 +82,14 @@ pub struct Connection {
     held_back: bool,
     /// Something was received after the drain began: the peer has sent its last request.
     spoke: bool,
-    /// Draining and idle: until when the peer may still send a last request. Output of this end does not extend it.
-    last_word: Option<Instant>,
-    /// Since when the session, which asked for the rest of its input again, has waited for other connections.
-    again: Option<Instant>,
-    /// Why it ends, if not for the session's reason.
-    ends_by: Option<CloseReason>,
-    moved: Instant,
-    taken: Instant,
+    moved: Timestamp,
+    taken: Timestamp,
     state_of_session: SessionState,
-    /// How far it is ahead of the minimum rate, if one is set.
-    pace: Option<Box<Pace>>,
-    /// The kernel had no memory for it.
-    shortage: Option<Box<Shortage>>,
 }
+
+// A thread has tens of thousands that rest. What few of them have goes into `RareState`.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Connection>() <= 80);
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -106,10 +100,10 @@ impl std::fmt::Debug for Connection {
 impl Connection {
     /// A connection established at `now`. The first event must be [`Event::Opened`].
     pub fn new(session: Box<dyn Session>, origin: Origin, now: Instant) -> Self {
+        let now = now.into();
         Self {
             session: Contained::new(session),
             queue: SendQueue::default(),
-            input: Vec::new(),
             state: ConnectionState::Open,
             send_side: SendSide::Open,
             receive_side: ReceiveSide::Open,
@@ -117,14 +111,9 @@ impl Connection {
             silent: origin == Origin::Accepted,
             held_back: false,
             spoke: false,
-            last_word: None,
-            again: None,
-            ends_by: None,
             moved: now,
             taken: now,
             state_of_session: SessionState::default(),
-            pace: None,
-            shortage: None,
         }
     }
 
@@ -135,10 +124,10 @@ impl Connection {
         if !matches!(self.state, ConnectionState::Closing(_)) {
             let moved = ByteCounts::by(&event);
             self.take_in(event, context);
-            if self.shortage.is_some() && moved.is_something() {
+            if self.rare().shortage.is_some() && moved.is_something() {
                 self.recovers(context);
             }
-            if context.policy.min_rate.is_some() || self.pace.is_some() {
+            if context.policy.min_rate.is_some() || self.rare().pace.is_some() {
                 self.keep_pace(moved, context);
             }
             self.settle(context);
@@ -179,7 +168,7 @@ impl Connection {
     #[inline]
     pub fn hold_back(&mut self, held_back: bool, now: Instant) {
         if std::mem::replace(&mut self.held_back, held_back) && !held_back {
-            self.taken = now;
+            self.taken = now.into();
         }
     }
 
@@ -208,7 +197,7 @@ impl Connection {
         };
         let listens = match self.state {
             ConnectionState::Open => {
-                !self.is_held_by_outbox() && !self.waits_for_work() && self.again.is_none()
+                !self.is_held_by_outbox() && !self.waits_for_work() && self.rare().again.is_none()
             }
             ConnectionState::Draining { lingering } => lingering,
             ConnectionState::Closing(_) => false,
@@ -242,10 +231,11 @@ impl Connection {
     /// memory.
     #[inline]
     fn own_deadline(&self) -> Option<Instant> {
-        if self.again.is_none() && self.shortage.is_none() {
-            return self.state_of_session.timers.next();
+        let timer = self.state_of_session.next_timer();
+        match self.rare() {
+            RareState { again: None, shortage: None, .. } => timer,
+            rare => [timer, rare.again, self.retry_at()].into_iter().flatten().min(),
         }
-        [self.state_of_session.timers.next(), self.again, self.retry_at()].into_iter().flatten().min()
     }
 
     /// Whether its next deadline may be earlier than [`timeouts::soonest`] says, and is not `armed`: the session has
@@ -273,14 +263,14 @@ impl Connection {
     #[inline]
     #[must_use]
     pub fn only_idles(&self) -> bool {
-        !self.silent && self.queue.is_empty() && self.pace.is_none()
+        !self.silent && self.queue.is_empty() && self.rare().pace.is_none()
     }
 
     /// Updates the minimum-rate accounting: which sides are pending, and the bytes transferred.
     #[cold]
     fn keep_pace(&mut self, moved: ByteCounts, context: &Context<'_>) {
         let Some(rate) = context.policy.min_rate else {
-            self.pace = None; // the limit was taken out meanwhile
+            self.rare_mut().pace = None; // the limit was taken out meanwhile
             return;
         };
         let in_message = match self.state_of_session.awaits {
@@ -290,16 +280,18 @@ impl Connection {
         };
         let receives = self.state == ConnectionState::Open
             && !self.is_held_by_outbox() // this end does not read
-            && self.again.is_none()
+            && self.rare().again.is_none()
             && self.receive_side == ReceiveSide::Open
             && !self.is_short(Direction::Receive)
             && in_message;
         let sends = !self.queue.is_empty() && !self.held_back && !self.is_short(Direction::Send);
         if !receives && !sends {
-            self.pace = None;
+            if self.rare().pace.is_some() {
+                self.rare_mut().pace = None;
+            }
             return;
         }
-        let pace = self.pace.get_or_insert_default();
+        let pace = self.rare_mut().pace.get_or_insert_default();
         pace.receive = receives.then(|| rate.due(pace.receive, moved.received, context.now));
         pace.send = sends.then(|| rate.due(pace.send, moved.sent, context.now));
     }
@@ -308,17 +300,20 @@ impl Connection {
         match self.state {
             ConnectionState::Closing(_) => return None,
             ConnectionState::Draining { lingering: true } if self.queue.is_empty() => {
-                return Some((self.moved + policy.linger_timeout, CloseReason::Finished));
+                return Some((self.moved() + policy.linger_timeout, CloseReason::Finished));
             }
             _ if self.retry_at().is_some() => return None, // neither end can make progress
             _ => {}
         }
-        let last_word =
-            self.last_word.filter(|_| self.waits_for_last_word()).map(|at| (at, CloseReason::Finished));
-        let taken = (!self.queue.is_empty() && !self.held_back).then_some(self.taken);
-        let pace = policy.min_rate.and(self.pace.as_deref().copied()).unwrap_or_default();
-        let limit =
-            timeouts::limit(policy, timeouts::Past { silent: self.silent, moved: self.moved, taken, pace });
+        let last_word = self
+            .rare()
+            .last_word
+            .filter(|_| self.waits_for_last_word())
+            .map(|at| (at, CloseReason::Finished));
+        let taken = (!self.queue.is_empty() && !self.held_back).then(|| self.taken.into());
+        let pace = policy.min_rate.and(self.rare().pace.as_deref().copied()).unwrap_or_default();
+        let past = timeouts::Past { silent: self.silent, moved: self.moved(), taken, pace };
+        let limit = timeouts::limit(policy, past);
         [limit, last_word].into_iter().flatten().min_by_key(|&(at, _)| at)
     }
 
@@ -371,7 +366,7 @@ impl Connection {
             return self.reset(CloseReason::Panicked, context);
         };
         if was_empty {
-            self.taken = context.now; // the send timeout starts when there is something to send
+            self.taken = context.timestamp; // the send timeout starts when there is something to send
         }
         self.full |= self.queue.len() >= context.policy.outbox.high;
         self.follow(flow, context);
@@ -396,9 +391,9 @@ impl Connection {
 
     fn mail(&mut self, mail: Contained<Mail>, context: &Context<'_>) {
         if matches!(*mail, Mail::Done(_) | Mail::JobPanicked | Mail::Dialled(_)) {
-            self.state_of_session.jobs = self.state_of_session.jobs.saturating_sub(1);
+            self.rare_mut().jobs = self.rare().jobs.saturating_sub(1);
         }
-        if let (Mail::Wake, Some(waker)) = (&*mail, &self.state_of_session.waker) {
+        if let (Mail::Wake, Some(waker)) = (&*mail, &self.rare().waker) {
             waker.arrived();
         }
         self.show_mail(mail, context);
@@ -427,8 +422,8 @@ impl Connection {
     #[inline]
     fn sent(&mut self, n: usize, context: &Context<'_>) {
         self.queue.confirm(n);
-        self.moved = context.now;
-        self.taken = context.now;
+        self.moved = context.timestamp;
+        self.taken = self.moved;
         if self.full && self.queue.len() <= context.policy.outbox.low {
             self.drained(context);
         }
@@ -452,7 +447,7 @@ impl Connection {
     /// Time of the last traffic.
     #[must_use]
     pub fn moved(&self) -> Instant {
-        self.moved
+        self.moved.into()
     }
 
     /// Whether received input is discarded.
@@ -468,16 +463,33 @@ impl Connection {
 
     /// The session is in the middle of something.
     fn is_busy(&self) -> bool {
-        self.left() > 0 || self.state_of_session.awaits != Activity::Nothing || self.state_of_session.jobs > 0
+        self.left() > 0 || self.state_of_session.awaits != Activity::Nothing || self.rare().jobs > 0
     }
 
     /// Bytes of input left unconsumed by the session, or by the session inside a layer.
     fn left(&self) -> usize {
-        self.input.len() + self.kept()
+        self.rare().input.len() + self.kept()
     }
 
     fn kept(&self) -> usize {
-        self.state_of_session.kept.iter().sum()
+        self.rare().kept.iter().sum()
+    }
+
+    #[inline]
+    fn rare(&self) -> &RareState {
+        self.state_of_session.rare()
+    }
+
+    #[inline]
+    fn rare_mut(&mut self) -> &mut RareState {
+        self.state_of_session.rare_mut()
+    }
+
+    /// Drops the input that was kept.
+    fn drop_input(&mut self) {
+        if let Some(rare) = &mut self.state_of_session.rare {
+            rare.input = Vec::new();
+        }
     }
 }
 

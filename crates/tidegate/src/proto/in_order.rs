@@ -3,7 +3,7 @@
 use crate::policy::sends::MOST_POSTED;
 
 /// The number of an operation in the order in which they were posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sequence(u8);
 
 /// They are counted modulo this: none is taken for another.
@@ -28,24 +28,22 @@ impl Sequence {
     }
 }
 
-/// The operations of one kind on one connection, and the outcomes of those that completed before an earlier one.
-#[derive(Debug)]
-pub struct InOrder<T> {
+/// Outcomes of operations that completed before an earlier one.
+pub type Early<T> = Vec<(Sequence, T)>;
+
+/// The operations of one kind on one connection that were posted and not followed up. The outcomes of those that
+/// completed too early are kept elsewhere: few connections have any.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SequenceWindow {
     /// The number of the next to be followed up.
     due: Sequence,
     /// How many were not followed up.
     pending: u8,
-    #[expect(clippy::box_collection, reason = "8 bytes instead of 24 in every connection, and seldom any")]
-    early: Option<Box<Vec<(Sequence, T)>>>,
+    /// How many of those have completed.
+    early: u8,
 }
 
-impl<T> Default for InOrder<T> {
-    fn default() -> Self {
-        Self { due: Sequence(0), pending: 0, early: None }
-    }
-}
-
-impl<T> InOrder<T> {
+impl SequenceWindow {
     /// One more is posted; its number.
     #[inline]
     pub fn begin(&mut self) -> Sequence {
@@ -65,16 +63,22 @@ impl<T> InOrder<T> {
     #[inline]
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pending() - self.early.as_ref().map_or(0, |early| early.len())
+        usize::from(self.pending - self.early)
     }
 
     /// One has completed, with this number or, where there is one at most, with none. Its outcome, if it is to be
     /// followed up now; more may be [due](Self::take_due) after it.
     #[inline]
-    pub fn complete(&mut self, sequence: Option<Sequence>, outcome: T) -> Option<T> {
+    pub fn complete<'a, T: 'a>(
+        &mut self,
+        sequence: Option<Sequence>,
+        outcome: T,
+        early: impl FnOnce() -> &'a mut Early<T>,
+    ) -> Option<T> {
         match sequence {
             Some(sequence) if sequence != self.due => {
-                self.early.get_or_insert_default().push((sequence, outcome));
+                early().push((sequence, outcome));
+                self.early += 1;
                 None
             }
             _ => {
@@ -92,20 +96,59 @@ impl<T> InOrder<T> {
 
     /// The outcome that has waited for the one before it.
     #[inline]
-    pub fn take_due(&mut self) -> Option<T> {
-        let early = self.early.as_mut()?;
+    pub fn take_due<T>(&mut self, early: &mut Early<T>) -> Option<T> {
         let at = early.iter().position(|(sequence, _)| *sequence == self.due)?;
         let (_, outcome) = early.swap_remove(at);
-        if early.is_empty() {
-            self.early = None;
-        }
+        self.early -= 1;
         self.follow_up();
         Some(outcome)
+    }
+}
+
+/// A [`SequenceWindow`] with its early outcomes.
+#[derive(Debug)]
+pub struct InOrder<T> {
+    window: SequenceWindow,
+    early: Early<T>,
+}
+
+impl<T> Default for InOrder<T> {
+    fn default() -> Self {
+        Self { window: SequenceWindow::default(), early: Vec::new() }
+    }
+}
+
+impl<T> InOrder<T> {
+    /// See [`SequenceWindow::begin`].
+    pub fn begin(&mut self) -> Sequence {
+        self.window.begin()
+    }
+
+    /// See [`SequenceWindow::pending`].
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.window.pending()
+    }
+
+    /// See [`SequenceWindow::in_flight`].
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.window.in_flight()
+    }
+
+    /// See [`SequenceWindow::complete`].
+    pub fn complete(&mut self, sequence: Option<Sequence>, outcome: T) -> Option<T> {
+        self.window.complete(sequence, outcome, || &mut self.early)
+    }
+
+    /// See [`SequenceWindow::take_due`].
+    pub fn take_due(&mut self) -> Option<T> {
+        self.window.take_due(&mut self.early)
     }
 
     /// The outcomes that nobody follows up any more.
     pub fn abandon(&mut self) -> impl Iterator<Item = T> {
-        self.early.take().into_iter().flat_map(|early| *early).map(|(_, outcome)| outcome)
+        std::mem::take(&mut self.early).into_iter().map(|(_, outcome)| outcome)
     }
 }
 

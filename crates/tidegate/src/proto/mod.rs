@@ -11,6 +11,7 @@
 //! | [`datagram`] | queued replies to datagrams |
 //! | [`table`] | all connections of a thread, under tokens that are never reused |
 //! | [`timers`] | deadlines of all connections of a thread |
+//! | [`timestamp`] | points in time, as a connection keeps them |
 //! | [`semaphore`] | a fair semaphore |
 //! | [`panics`] | panics of the application, and in destructors of its values |
 //! | [`mail`] | addresses of sessions, for other sessions and threads |
@@ -28,15 +29,19 @@ pub mod mail;
 pub mod outbox;
 pub mod panics;
 pub mod queue;
+mod rare;
+mod segments;
 pub mod semaphore;
 pub mod session;
 mod session_timers;
 pub mod spliced;
 pub mod table;
 pub mod timers;
+pub mod timestamp;
 
 pub use connection::{Action, Connection, Context, Direction, Event, NextStep, Receive};
-pub use in_order::{InOrder, Sequence};
+pub use in_order::{Early, InOrder, Sequence, SequenceWindow};
 pub use semaphore::{FairSemaphore, PermitState};
 pub use table::{Table, Token};
 pub use timers::{Resolution, Timers};
+pub use timestamp::Timestamp;

@@ -15,8 +15,10 @@ use super::dial::DialRequest;
 use super::mail::{Address, MailboxError, OffloadError, SessionWaker};
 use super::panics::{Contained, contain};
 use super::queue::SendQueue;
-use super::session_timers::{SessionTimers, TimerId};
+use super::rare::RareState;
+use super::session_timers::TimerId;
 use super::spliced::Spliced;
+use super::timestamp::Timestamp;
 use crate::policy::LONGEST;
 use crate::proto::session::{Mail, Session};
 use crate::types::{Activity, Dial};
@@ -46,20 +48,15 @@ impl std::fmt::Debug for Outbox<'_> {
 /// State that a session has set besides its output.
 #[derive(Debug, Default)]
 pub(super) struct SessionState {
-    pub(super) timers: SessionTimers,
-    /// Number of layers around the owner of the timer that fires now.
-    pub(super) fired: u32,
+    /// When the timer without a key fires.
+    pub(super) wake: Option<Timestamp>,
+    /// What only few connections have.
+    pub(super) rare: Option<Box<RareState>>,
     pub(super) awaits: Activity,
     /// The server drains: close as soon as nothing is in flight.
     pub(super) leaving: bool,
     /// A full outbox does not hold input back.
     pub(super) takes_input_while_full: bool,
-    /// Offloaded jobs and dials whose result has not come back.
-    pub(super) jobs: u32,
-    /// Input that a layer buffers for the session inside, and what that one leaves unconsumed.
-    pub(super) kept: [usize; 2],
-    /// The session's waker, if it has asked for one.
-    pub(super) waker: Option<Arc<SessionWaker>>,
     pub(super) splicing: Splicing,
 }
 
@@ -73,8 +70,8 @@ pub(super) enum Splicing {
     Sends,
     /// It sends from pipes, and could receive into them if the session wanted that.
     Able,
-    /// It sends from pipes, and receives at most so many bytes at once into one.
-    Receives(u32),
+    /// It sends from pipes, and receives into them what the session has room for.
+    Receives,
 }
 
 /// Appends a copy, and never fails: the session learns of connection errors by `on_close`.
@@ -148,9 +145,10 @@ impl Outbox<'_> {
     /// From now on at most `room` bytes may be received into a pipe, where the connection can do that. With no room
     /// left, the session's [work](Activity::Work) holds the connection back, also if no input is left.
     pub(crate) fn set_splice_room(&mut self, room: usize) {
-        let splicing = &mut self.state_of_session.splicing;
-        if self.layer == 0 && matches!(splicing, Splicing::Able | Splicing::Receives(_)) {
-            *splicing = Splicing::Receives(u32::try_from(room).unwrap_or(u32::MAX));
+        let state = &mut *self.state_of_session;
+        if self.layer == 0 && matches!(state.splicing, Splicing::Able | Splicing::Receives) {
+            state.splicing = Splicing::Receives;
+            state.rare_mut().splice_room = room;
         }
     }
 
@@ -180,12 +178,12 @@ impl Outbox<'_> {
     /// of timer slack, unless the thread that starts the others has less: `PR_SET_TIMERSLACK`, prctl(2)); on the other
     /// models by one more millisecond.
     pub fn wake_at(&mut self, when: Instant) {
-        self.state_of_session.timers.wake_at(Some(when));
+        self.state_of_session.wake = Some(when.into());
     }
 
     /// Cancels [`wake_at`](Self::wake_at).
     pub fn wake_never(&mut self) {
-        self.state_of_session.timers.wake_at(None);
+        self.state_of_session.wake = None;
     }
 
     /// Sets a timer with a key: [`Mail::KeyedTimer`] arrives at `when`. Replaces the timer with the same key. A session
@@ -198,25 +196,25 @@ impl Outbox<'_> {
     /// Keys are private to the session: keys of a layer and of the session [inside](Self::layered) it do not collide,
     /// see [`is_inner_timer`](Self::is_inner_timer).
     pub fn set_timer(&mut self, key: u64, when: Instant) {
-        self.state_of_session.timers.set(TimerId { layer: self.layer, key: Some(key) }, when);
+        self.state_of_session.set_timer(TimerId { layer: self.layer, key: Some(key) }, when);
     }
 
     /// Sets a timer for a part of the session that shares its [keys](Self::set_timer): [`Mail::Wake`] arrives at
     /// `when`. Replaces an earlier setting.
     pub(crate) fn set_wake_up(&mut self, when: Instant) {
-        self.state_of_session.timers.set(TimerId { layer: self.layer, key: None }, when);
+        self.state_of_session.set_timer(TimerId { layer: self.layer, key: None }, when);
     }
 
     /// Cancels the timer with this key; `false` if there was none.
     pub fn cancel_timer(&mut self, key: u64) -> bool {
-        self.state_of_session.timers.cancel(TimerId { layer: self.layer, key: Some(key) })
+        self.state_of_session.cancel_timer(TimerId { layer: self.layer, key: Some(key) })
     }
 
     /// For a layer with keyed timers: whether the [`Mail::KeyedTimer`] being delivered belongs to the session
     /// [inside](Self::layered) and must be passed on to it. A layer without keyed timers passes on all.
     #[must_use]
     pub fn is_inner_timer(&self) -> bool {
-        self.state_of_session.fired > self.layer
+        self.state_of_session.rare().fired > self.layer
     }
 
     /// Sets what the session is in the middle of; remains until changed. Unconsumed input counts as [`Activity::Input`]
@@ -263,7 +261,7 @@ impl Outbox<'_> {
             // Only a thread that has stopped does not take it, and then nobody waits. The value is the session's.
             drop(address.post(mail).map_err(|refused| Contained::new(refused.message)));
         }))?;
-        self.state_of_session.jobs += 1;
+        self.state_of_session.rare_mut().jobs += 1;
         Ok(())
     }
 
@@ -289,7 +287,7 @@ impl Outbox<'_> {
         let until = self.now().checked_add(within).unwrap_or_else(|| self.now() + LONGEST);
         let request = DialRequest::of(self.address(), dial.into(), until, Box::new(session));
         self.context.mail_sink.dial(request)?;
-        self.state_of_session.jobs += 1;
+        self.state_of_session.rare_mut().jobs += 1;
         Ok(())
     }
 
@@ -312,7 +310,9 @@ impl Outbox<'_> {
     pub fn set_buffered(&mut self, bytes: usize) {
         // The session inside may buffer too: neither replaces the other's number.
         let depth = usize::from(self.layer > 0);
-        self.state_of_session.kept[depth] = bytes;
+        if bytes > 0 || self.state_of_session.rare.is_some() {
+            self.state_of_session.rare_mut().kept[depth] = bytes;
+        }
     }
 
     /// Bytes that may be appended before the outbox [is full](Self::is_full).
@@ -327,7 +327,8 @@ impl Outbox<'_> {
     #[must_use]
     pub fn waker(&mut self) -> Waker {
         let address = self.address();
-        self.state_of_session.waker.get_or_insert_with(|| Arc::new(SessionWaker::new(address))).clone().into()
+        let waker = &mut self.state_of_session.rare_mut().waker;
+        waker.get_or_insert_with(|| Arc::new(SessionWaker::new(address))).clone().into()
     }
 
     /// Where the mail of this session goes.

@@ -1,5 +1,7 @@
 //! All connections of one thread, under tokens that are never reused.
 
+use super::segments::Segments;
+
 /// Identifies one entry of a [`Table`]. A later entry in the same slot has another generation, so a late event,
 /// completion or mail for a closed connection finds nothing instead of another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,9 +37,10 @@ enum TableSlot<T> {
 
 const NONE: u32 = u32::MAX;
 
-/// A slab with generations: insert, look up and remove in constant time; slots are reused, last freed first.
+/// A slab with generations: insert, look up and remove in constant time; slots are reused, last freed first. Growth
+/// moves nothing.
 pub struct Table<T> {
-    slots: Vec<(u32, TableSlot<T>)>,
+    slots: Segments<(u32, TableSlot<T>)>,
     free: u32,
     len: usize,
 }
@@ -50,7 +53,7 @@ impl<T> std::fmt::Debug for Table<T> {
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: NONE, len: 0 }
+        Self { slots: Segments::default(), free: NONE, len: 0 }
     }
 }
 

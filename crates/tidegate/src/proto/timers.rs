@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::segments::Segments;
+
 const LEVELS: usize = 7;
 const SLOTS: u64 = 64;
 const TICKS_PER_MS: u64 = 64;
@@ -21,6 +23,9 @@ struct Node {
     /// When it fires; 0 means not armed.
     tick: u64,
 }
+
+// Every connection with a deadline has one.
+const _: () = assert!(size_of::<Node>() <= 16);
 
 /// How exactly a deadline is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +44,7 @@ pub struct Timers {
     armed: usize,
     heads: [[u32; SLOTS as usize]; LEVELS],
     occupied: [u64; LEVELS],
-    nodes: Vec<Node>,
+    nodes: Segments<Node>,
 }
 
 impl std::fmt::Debug for Timers {
@@ -58,7 +63,7 @@ impl Timers {
             armed: 0,
             heads: [[NONE; SLOTS as usize]; LEVELS],
             occupied: [0; LEVELS],
-            nodes: Vec::new(),
+            nodes: Segments::default(),
         }
     }
 
@@ -153,9 +158,10 @@ impl Timers {
 
     fn arm_tick(&mut self, index: u32, tick: u64) {
         let at = index as usize;
-        if at >= self.nodes.len() {
-            self.nodes.resize(at + 1, Node { previous: NONE, next: NONE, tick: 0 });
-        } else if self.nodes[at].tick != 0 {
+        while self.nodes.len() <= at {
+            self.nodes.push(Node { previous: NONE, next: NONE, tick: 0 });
+        }
+        if self.nodes[at].tick != 0 {
             self.unlink(index);
         }
         self.nodes[at].tick = tick;

@@ -401,6 +401,7 @@ impl TestConnection {
     fn handle(&mut self, event: Event<'_>) -> Action {
         let context = Context {
             now: self.now,
+            timestamp: self.now.into(),
             policy: &self.policy,
             counters: &self.counters,
             mail_sink: &self.sink,

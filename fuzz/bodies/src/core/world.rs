@@ -273,5 +273,5 @@ fn context<'a>(
     now: Instant,
     token: Token,
 ) -> Context<'a> {
-    Context { now, policy, counters, mail_sink, workers: &NoWorkers, token }
+    Context { now, timestamp: now.into(), policy, counters, mail_sink, workers: &NoWorkers, token }
 }

@@ -12,7 +12,9 @@ use crate::engine::worker::loop_driver::{LoopEntry, Phase, Pinning};
 use crate::engine::worker::loop_state::LoopState;
 use crate::engine::worker::permits::{ConnectionPermits, Permits};
 use crate::proto::queue::FileSending;
-use crate::proto::{Connection, Direction, InOrder, NextStep, PermitState, Receive, Token};
+use crate::proto::{
+    Connection, Direction, Early, NextStep, PermitState, Receive, Sequence, SequenceWindow, Token,
+};
 
 /// A connection and what the kernel holds for it.
 pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
@@ -21,7 +23,7 @@ pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     /// What it counts for.
     pub(super) quota: Quota,
     /// Receives that are armed.
-    pub(super) receives: InOrder<ReceiveResult<P>>,
+    pub(super) receives: SequenceWindow,
     /// Those that are armed were asked to end.
     pub(super) stopping: bool,
     /// The one that is armed waits outside of the permits to receive, and takes nothing.
@@ -33,11 +35,10 @@ pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     /// It is a Unix socket.
     pub(super) is_unix: bool,
     /// Sends that are in flight.
-    pub(super) sends: InOrder<SendResult<P>>,
-    /// What the kernel did not take, in order: sent before all else, one by one.
-    #[expect(clippy::box_collection, reason = "8 bytes instead of 32 in every connection, and seldom any")]
-    pub(super) unsent: Option<Box<VecDeque<P::Unsent>>>,
-    /// Such a send is in flight.
+    pub(super) sends: SequenceWindow,
+    /// What few connections have.
+    deferred: Option<Box<Deferred<P>>>,
+    /// A send of what was not taken is in flight.
     pub(super) sends_again: bool,
     /// A send [was cut](CompletionDriver::is_cut), and what was left of it is not sent.
     pub(super) cut: bool,
@@ -52,13 +53,28 @@ pub(in crate::engine) struct CompletionEntry<P: CompletionDriver> {
     /// buffer that must be kept.
     pub(super) once: bool,
     /// Receives in a row that each may have left more.
-    pub(super) in_a_row: usize,
+    pub(super) in_a_row: u32,
     /// The shutdown of the sending side is in flight.
     pub(super) finishing: bool,
     /// The dial is in flight.
     pub(super) dialling: bool,
     /// Its permits of the thread.
     pub(super) permits: ConnectionPermits,
+}
+
+/// Outcomes that came too early to be followed up, and what the kernel did not take.
+pub(super) struct Deferred<P: CompletionDriver> {
+    /// Receives and sends that have completed before an earlier one.
+    pub(super) receives: Early<ReceiveResult<P>>,
+    pub(super) sends: Early<SendResult<P>>,
+    /// What the kernel did not take, in order: sent before all else, one by one.
+    unsent: VecDeque<P::Unsent>,
+}
+
+impl<P: CompletionDriver> Default for Deferred<P> {
+    fn default() -> Self {
+        Self { receives: Vec::new(), sends: Vec::new(), unsent: VecDeque::new() }
+    }
 }
 
 impl<P: CompletionDriver> LoopEntry for CompletionEntry<P> {
@@ -94,14 +110,14 @@ impl<P: CompletionDriver> CompletionEntry<P> {
         Self {
             socket,
             quota: phase.quota(),
-            receives: InOrder::default(),
+            receives: SequenceWindow::default(),
             stopping: false,
             polls: false,
             readable: false,
             newly_armed: false,
             is_unix: false,
-            sends: InOrder::default(),
-            unsent: None,
+            sends: SequenceWindow::default(),
+            deferred: None,
             sends_again: false,
             cut: false,
             end_waits: false,
@@ -144,9 +160,10 @@ impl<P: CompletionDriver> CompletionEntry<P> {
 
     /// Hands over what is to be sent: as many sends as may be in flight at once.
     fn post_sends(&mut self, token: Token, port: &mut P, loop_state: &mut LoopState) -> io::Result<()> {
+        let has_unsent = self.has_unsent();
         let Phase::Open(connection) = &mut self.phase else { return Ok(()) };
         let permits = &mut loop_state.permits;
-        let again = self.unsent.is_some() && !connection.is_short(Direction::Send);
+        let again = has_unsent && !connection.is_short(Direction::Send);
         let sends = self.sends.pending() == 0 && (again || connection.action().send);
         let may_send = sends && permits.may_send(token, &mut self.permits);
         if (permits.are_bounded() || connection.is_held_back()) && sends {
@@ -172,8 +189,7 @@ impl<P: CompletionDriver> CompletionEntry<P> {
     /// early is kept, which may not have been sent.
     fn sends_more(&self, most: usize) -> bool {
         let wants = || self.phase.connection().is_some_and(|connection| connection.action().send);
-        let may =
-            self.sends.pending() == self.sends.in_flight() && self.unsent.is_none() && !self.sends_again;
+        let may = self.sends.pending() == self.sends.in_flight() && !self.has_unsent() && !self.sends_again;
         (1..most).contains(&self.sends.pending()) && may && wants()
     }
 
@@ -242,17 +258,53 @@ impl<P: CompletionDriver> CompletionEntry<P> {
 
     /// What was not sent comes before all else that is; in front if it is what was sent again.
     pub(super) fn keep_unsent(&mut self, unsent: P::Unsent) {
-        let kept = self.unsent.get_or_insert_default();
+        let kept = &mut self.deferred.get_or_insert_default().unsent;
         if self.sends_again { kept.push_front(unsent) } else { kept.push_back(unsent) }
     }
 
     fn take_unsent(&mut self) -> Option<P::Unsent> {
-        let kept = self.unsent.as_mut()?;
-        let first = kept.pop_front();
-        if kept.is_empty() {
-            self.unsent = None;
-        }
-        first
+        self.deferred.as_mut()?.unsent.pop_front()
+    }
+
+    /// Whether there is something that the kernel did not take.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.deferred.as_ref().is_some_and(|deferred| !deferred.unsent.is_empty())
+    }
+
+    /// A receive has completed; what is to be followed up now, if that is something.
+    #[inline]
+    pub(super) fn received(
+        &mut self,
+        sequence: Option<Sequence>,
+        outcome: ReceiveResult<P>,
+    ) -> Option<ReceiveResult<P>> {
+        self.receives.complete(sequence, outcome, || &mut self.deferred.get_or_insert_default().receives)
+    }
+
+    /// The receive that has completed before the one that was followed up last.
+    #[inline]
+    pub(super) fn next_received(&mut self) -> Option<ReceiveResult<P>> {
+        self.receives.take_due(&mut self.deferred.as_mut()?.receives)
+    }
+
+    /// The same of a send.
+    #[inline]
+    pub(super) fn sent(
+        &mut self,
+        sequence: Option<Sequence>,
+        outcome: SendResult<P>,
+    ) -> Option<SendResult<P>> {
+        self.sends.complete(sequence, outcome, || &mut self.deferred.get_or_insert_default().sends)
+    }
+
+    #[inline]
+    pub(super) fn next_sent(&mut self) -> Option<SendResult<P>> {
+        self.sends.take_due(&mut self.deferred.as_mut()?.sends)
+    }
+
+    /// What nobody follows up any more.
+    pub(super) fn abandon(&mut self) -> Deferred<P> {
+        self.deferred.take().map_or_else(Deferred::default, |deferred| *deferred)
     }
 
     /// What follows what is being sent.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidegate_os::socket::is_cancelled;
 use tidegate_os::waker::Waker;
 
-use super::entry::{CompletionEntry, ReceiveResult, SendResult, TurnResult};
+use super::entry::{CompletionEntry, Deferred, ReceiveResult, SendResult, TurnResult};
 use super::leaving::{InFlight, Leaving};
 use super::{Addresses, Close, Completion, CompletionDriver, Setup};
 use accepting::OutstandingAccepts;
@@ -253,11 +253,11 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             }
             return;
         }
-        let mut due = entry.receives.complete(sequence, outcome);
+        let mut due = entry.received(sequence, outcome);
         while let Some(outcome) = due {
             self.loop_state.worker.counters.outstanding.sub(1);
             self.take_received(token, outcome, ended);
-            due = self.table.get_mut(token).and_then(|entry| entry.receives.take_due());
+            due = self.table.get_mut(token).and_then(CompletionEntry::next_received);
         }
     }
 
@@ -285,7 +285,8 @@ impl<P: CompletionDriver> CompletionLoop<P> {
                 // What is left is taken at once, unless others have waited for long enough.
                 entry.in_a_row += 1;
                 let budget = self.loop_state.worker.policy.drain_budget;
-                let drains = ended && self.port.may_have_left(&buffer) && entry.in_a_row < budget;
+                let again = (entry.in_a_row as usize) < budget;
+                let drains = ended && again && self.port.may_have_left(&buffer);
                 entry.in_a_row = if drains { entry.in_a_row } else { 0 };
                 entry.once |= drains;
                 self.port.recycle(buffer);
@@ -322,8 +323,9 @@ impl<P: CompletionDriver> CompletionLoop<P> {
 
     /// What has completed before something earlier of a connection that is gone: the kernel took it, and gave it.
     fn abandon(&mut self, entry: &mut CompletionEntry<P>) {
-        entry.sends.abandon().for_each(|sent| self.count_sent(sent));
-        for buffer in entry.receives.abandon().filter_map(|outcome| outcome.ok().flatten()) {
+        let Deferred { receives, sends, .. } = entry.abandon();
+        sends.into_iter().for_each(|(_, sent)| self.count_sent(sent));
+        for buffer in receives.into_iter().filter_map(|(_, outcome)| outcome.ok().flatten()) {
             let counters = &self.loop_state.worker.counters;
             counters.receives.add(1);
             counters.bytes_in.add(self.port.bytes(&buffer).len() as u64);
@@ -343,10 +345,10 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             self.count_sent(sent);
             return self.came_back(token, |in_flight| in_flight.sends -= 1);
         };
-        let mut due = entry.sends.complete(sequence, sent);
+        let mut due = entry.sent(sequence, sent);
         while let Some(sent) = due {
             self.take_sent(token, sent);
-            due = self.table.get_mut(token).and_then(|entry| entry.sends.take_due());
+            due = self.table.get_mut(token).and_then(CompletionEntry::next_sent);
         }
     }
 
@@ -361,7 +363,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     fn take_sent(&mut self, token: Token, (outcome, unsent): SendResult<P>) {
         let Some(entry) = self.table.get_mut(token) else { return };
         entry.chained &= outcome.is_ok() && unsent.is_none(); // else the chain is broken, and the socket open
-        let alone = entry.sends.pending() == 0 && (entry.sends_again || entry.unsent.is_none());
+        let alone = entry.sends.pending() == 0 && (entry.sends_again || !entry.has_unsent());
         entry.cut = match (&outcome, &unsent) {
             (&Ok(n), Some(rest)) => entry.cut || self.port.is_cut(&entry.socket, n, rest),
             (Ok(_), None) => false,
@@ -613,7 +615,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
                     sends: entry.sends.pending() > 0,
                     finishes: entry.finishing,
                     ended: entry.end_waits,
-                    holds: entry.unsent.is_some(),
+                    holds: entry.has_unsent(),
                     ..View::new(connection, &entry.permits, &self.loop_state.worker.policy)
                 };
                 look(&entry.socket, view);

@@ -42,7 +42,7 @@ use tidegate_os::ring::{Handle, Payload, Purpose, Ring, RingAddress, RingSetup, 
 use tidegate_os::socket::{Blocking, Listener, More, Stream, is_out_of_buffers, raw_address};
 use tidegate_os::waker::Waker;
 
-use super::entry::SendResult;
+use super::entry::{CompletionEntry, SendResult};
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::worker::rings::WaitMode;
 use crate::engine::worker::transport::{Acceptor, Settled};
@@ -122,6 +122,10 @@ pub(crate) struct Uring {
     /// Connections through shared memory.
     sharing: Sharing,
 }
+
+// See `Connection`.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<CompletionEntry<Uring>>() <= 136);
 
 impl CompletionDriver for Uring {
     /// A shutdown waits for a thread of the kernel, which looks the slot or the descriptor up when it gets to it.
@@ -352,9 +356,10 @@ impl CompletionDriver for Uring {
     }
 
     fn stop(&mut self, token: Token, socket: &RingSocket, how: Close) -> u32 {
-        let stopped = key(Kind::Stopped, token);
+        let (stopped, plain) = (key(Kind::Stopped, token), &mut None);
         let socket = match socket {
-            RingSocket::Kernel(handle) | RingSocket::Connecting(handle) => handle,
+            RingSocket::Kernel(handle) => handle,
+            RingSocket::Connecting(fd) => plain.insert(Handle::Plain(fd.clone())),
             RingSocket::Handshaking(_) => {
                 self.ring.cancel(key(Kind::Answered, token), stopped, Tells::Always);
                 return 1;
@@ -455,7 +460,8 @@ impl CompletionDriver for Uring {
     fn close(&mut self, token: Token, socket: RingSocket, how: Close) {
         debug_assert!(!how.receiving && !how.busy && !how.finishing, "everything has come back");
         let socket = match socket {
-            RingSocket::Kernel(handle) | RingSocket::Connecting(handle) => handle,
+            RingSocket::Kernel(handle) => handle,
+            RingSocket::Connecting(fd) => Handle::Plain(fd),
             RingSocket::Handshaking(_) | RingSocket::Nothing => {
                 self.plain -= 1;
                 return;

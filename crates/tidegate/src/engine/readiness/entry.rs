@@ -46,6 +46,10 @@ pub(in crate::engine) struct ReadinessEntry<W = SocketTransport> {
     pub(in crate::engine) may_receive: bool,
 }
 
+// See `Connection`.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<ReadinessEntry>() <= 112);
+
 impl<W> LoopEntry for ReadinessEntry<W> {
     #[inline]
     fn phase(&mut self) -> &mut Phase {

@@ -344,7 +344,7 @@ impl<P: Poller> ReadinessLoop<P> {
         let Err(e) = watched else { return };
         entry.dispatch(Event::Failed(e.kind()), &self.loop_state.context(token));
         match self.take(token) {
-            Some(Phase::Dialling(request)) => self.loop_state.dial_failed(request, e),
+            Some(Phase::Dialling(request)) => self.loop_state.dial_failed(*request, e),
             _ => _ = count_exhaustion(&e, &self.loop_state.worker.counters),
         }
     }

@@ -413,7 +413,7 @@ impl SharedConnection {
                 self.dispatch(event);
             } else if !is_short && (action.send || !taken.is_empty()) {
                 if taken.is_empty() {
-                    taken = state.connection.queue_mut().take_all();
+                    state.connection.queue_mut().take_all(&mut taken);
                 }
                 state.sends = true;
                 let waits = state.connection.waits_for_work();

@@ -19,7 +19,7 @@ use crate::proto::{Connection, Event, PermitState, Table, Token};
 
 /// A connection of a loop, or the attempt to make one.
 pub(in crate::engine) enum Phase {
-    Dialling(DialRequest),
+    Dialling(Box<DialRequest>),
     Open(Connection),
 }
 
@@ -116,7 +116,7 @@ pub(in crate::engine) trait LoopDriver {
         let (loop_state, table) = self.parts();
         let deadline = request.deadline();
         loop_state.opened(Quota::of(&request));
-        let token = table.insert(entry(Phase::Dialling(request)));
+        let token = table.insert(entry(Phase::Dialling(Box::new(request))));
         loop_state.alarm(token, handshake_timeout.map(|timeout| loop_state.now + timeout));
         loop_state.alarm(token, deadline);
         token
@@ -125,7 +125,7 @@ pub(in crate::engine) trait LoopDriver {
     /// Gives up a connection attempt.
     fn fail_dial(&mut self, token: Token, e: io::Error) {
         if let Some(Phase::Dialling(request)) = self.take(token) {
-            self.loop_state().dial_failed(request, e);
+            self.loop_state().dial_failed(*request, e);
         }
     }
 

@@ -28,7 +28,7 @@ use crate::policy::{Policy, timeouts, wait};
 use crate::proto::dial::DialRequest;
 use crate::proto::mail::MailSink;
 use crate::proto::panics::Contained;
-use crate::proto::{Connection, Context, Resolution, Timers, Token};
+use crate::proto::{Connection, Context, Resolution, Timers, Timestamp, Token};
 use crate::service::{Mail, Origin};
 
 /// The tick of a time limit that is not set.
@@ -39,6 +39,7 @@ pub(in crate::engine) struct LoopState {
     pub(in crate::engine) worker: WorkerContext,
     /// The time of the batch of events that is being worked on.
     pub(in crate::engine) now: Instant,
+    timestamp: Timestamp,
     pub(in crate::engine) commands: VecDeque<Command>,
     /// Pieces of mail and dials that this batch may still bring.
     pub(in crate::engine) mail_budget: usize,
@@ -79,6 +80,7 @@ impl LoopState {
             active: now,
             worker,
             now,
+            timestamp: now.into(),
             commands: VecDeque::new(),
             mail_budget: GROUP_QUANTUM,
             fired: Vec::new(),
@@ -111,6 +113,7 @@ impl LoopState {
     pub(in crate::engine) fn context(&self, token: Token) -> Context<'_> {
         Context {
             now: self.now,
+            timestamp: self.timestamp,
             policy: &self.worker.policy,
             counters: &self.worker.counters,
             mail_sink: &self.mail_sink,
@@ -241,6 +244,7 @@ impl LoopState {
     /// The thread has woken up: a new batch of events, and a new time.
     pub(in crate::engine) fn woke(&mut self, now: Instant) {
         self.now = now;
+        self.timestamp = now.into();
         self.permits.now = self.now;
         self.look_ahead();
         self.worker.command_queue.woken();

@@ -27,7 +27,7 @@ pub(in crate::engine) struct Permits {
 pub(in crate::engine) struct ConnectionPermits {
     pub(in crate::engine) send: PermitState,
     /// Permits for further sends beside the one in flight.
-    more_sends: usize,
+    more_sends: u8,
     pub(in crate::engine) receive: PermitState,
     /// It has its place to receive because there is something, and has not looked for that yet.
     pub(in crate::engine) due: bool,
@@ -37,7 +37,7 @@ impl ConnectionPermits {
     /// Sends it has permits for.
     #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
     pub(in crate::engine) fn sends(&self) -> usize {
-        usize::from(self.send == PermitState::Inside) + self.more_sends
+        usize::from(self.send == PermitState::Inside) + usize::from(self.more_sends)
     }
 }
 
@@ -78,7 +78,7 @@ impl Permits {
             return true;
         }
         let may = self.sends.enter_again();
-        own.more_sends += usize::from(may);
+        own.more_sends += u8::from(may);
         may
     }
 

@@ -460,8 +460,10 @@ impl RegistrySlot {
         policy: &'a Policy,
         counters: &'a Counters,
     ) -> Context<'a> {
+        let now = Instant::now();
         Context {
-            now: Instant::now(),
+            now,
+            timestamp: now.into(),
             policy,
             counters,
             mail_sink: &self.mail_sink,

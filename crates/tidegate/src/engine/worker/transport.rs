@@ -140,12 +140,16 @@ pub(in crate::engine) enum SocketTransport {
     /// Over TCP.
     Plain(Stream),
     /// Being made, with an offer that has not been decided.
-    Handshaking(Box<Handshake>, Arc<Transports>),
+    Handshaking(Box<(Handshake, Arc<Transports>)>),
     /// Over shared memory.
     Link(Box<MemoryLink>),
     /// Between two of the others, within one call.
     Nothing,
 }
+
+// Every connection has one.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<SocketTransport>() <= 16);
 
 impl SocketTransport {
     /// An accepted connection: over shared memory if it has left an offer.
@@ -177,14 +181,14 @@ impl Transport for SocketTransport {
         match self {
             Self::Plain(stream) => Some(borrowed(stream)),
             Self::Link(link) => Some(link.borrowed()),
-            Self::Handshaking(handshake, _) => Some(handshake.borrowed()),
+            Self::Handshaking(offer) => Some(offer.0.borrowed()),
             Self::Nothing => None,
         }
     }
 
     fn dial(to: &Endpoint, from: Option<SocketAddr>, transports: &Arc<Transports>) -> io::Result<Self> {
         Ok(match fastpath::begin(to, from, transports)? {
-            Begun::Handshaking(handshake) => Self::Handshaking(Box::new(handshake), transports.clone()),
+            Begun::Handshaking(handshake) => Self::Handshaking(Box::new((handshake, transports.clone()))),
             Begun::Plain(stream) => Self::Plain(stream),
         })
     }
@@ -195,16 +199,19 @@ impl Transport for SocketTransport {
 
     fn settle(&mut self) -> io::Result<Settled> {
         match std::mem::replace(self, Self::Nothing) {
-            Self::Handshaking(handshake, transports) => match handshake.settle(&transports) {
-                HandshakeOutcome::Link(link) => {
-                    *self = Self::Link(Box::new(link));
-                    Ok(Settled::Established)
+            Self::Handshaking(offer) => {
+                let (handshake, transports) = *offer;
+                match handshake.settle(&transports) {
+                    HandshakeOutcome::Link(link) => {
+                        *self = Self::Link(Box::new(link));
+                        Ok(Settled::Established)
+                    }
+                    HandshakeOutcome::Plain(stream) => {
+                        *self = Self::Plain(stream);
+                        Ok(Settled::Pending) // it may still be connecting: writable when it is not
+                    }
                 }
-                HandshakeOutcome::Plain(stream) => {
-                    *self = Self::Plain(stream);
-                    Ok(Settled::Pending) // it may still be connecting: writable when it is not
-                }
-            },
+            }
             Self::Plain(stream) => {
                 let error = stream.take_error();
                 *self = Self::Plain(stream);
@@ -219,7 +226,7 @@ impl Transport for SocketTransport {
 
     fn handshake_timeout(&self) -> Option<Duration> {
         match self {
-            Self::Handshaking(_, transports) => transports.fast_path.map(|fast| fast.handshake_timeout),
+            Self::Handshaking(offer) => offer.1.fast_path.map(|fast| fast.handshake_timeout),
             _ => None,
         }
     }

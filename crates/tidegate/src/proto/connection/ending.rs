@@ -9,7 +9,7 @@ use crate::types::{CloseReason, Flow};
 impl Connection {
     pub(super) fn linger(&mut self, context: &Context<'_>) {
         self.state = ConnectionState::Draining { lingering: true };
-        self.moved = context.now;
+        self.moved = context.timestamp;
         if self.send_side == SendSide::Open {
             self.send_side = SendSide::Finishing;
         }
@@ -21,18 +21,21 @@ impl Connection {
         self.full |= self.queue.len() >= context.policy.outbox.high; // the policy may have changed
         self.try_again(context);
         for _ in 0..TIMER_QUANTUM {
-            let Some(fired) = self.state_of_session.timers.fire(context.now) else { break };
-            self.state_of_session.fired = fired.layer;
+            let Some(fired) = self.state_of_session.fire_timer(context.now) else { break };
+            if fired.layer != self.rare().fired {
+                self.rare_mut().fired = fired.layer;
+            }
             self.show_mail(fired.mail.into(), context);
         }
-        if self.again.take().is_some() {
+        if self.rare().again.is_some() {
+            self.rare_mut().again = None;
             self.show_held(context);
             self.deliver_end(context);
         }
         if self.state == ConnectionState::Open && self.limit_passed(context) == Some(CloseReason::Finished) {
             self.part(Flow::Close, context);
-            if self.taken == context.now {
-                self.moved = context.now; // output that is queued only now has not exceeded a limit
+            if self.taken == context.timestamp {
+                self.moved = self.taken; // output that is queued only now has not exceeded a limit
             }
         }
         match self.limit_passed(context) {
@@ -78,10 +81,12 @@ impl Connection {
             if self.spoke {
                 return self.part(Flow::Linger, context);
             }
-            let until = || self.moved.checked_add(timeouts::LAST_WORD).unwrap_or(context.now);
-            self.last_word.get_or_insert_with(until);
+            let until = self.moved().checked_add(timeouts::LAST_WORD).unwrap_or(context.now);
+            if self.rare().last_word.is_none() {
+                self.rare_mut().last_word = Some(until);
+            }
         }
-        if self.waits_for_last_word() && self.last_word.is_some_and(|at| at <= context.now) {
+        if self.waits_for_last_word() && self.rare().last_word.is_some_and(|at| at <= context.now) {
             self.part(Flow::Close, context);
         }
     }
@@ -129,10 +134,10 @@ impl Connection {
             return;
         }
         let by_session = matches!(why, CloseReason::Finished | CloseReason::Aborted);
-        let why = self.ends_by.filter(|_| by_session).unwrap_or(why);
+        let why = self.rare().ends_by.filter(|_| by_session).unwrap_or(why);
         self.state = ConnectionState::Closing(mode);
         self.queue.clear();
-        self.input = Vec::new();
+        self.drop_input();
         // A panic here can only damage the session's own state, which is dropped with it.
         let _ = contain(|| self.session.on_close(why));
         // Last: who sees the end counted finds what the session has done about it.

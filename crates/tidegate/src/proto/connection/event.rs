@@ -8,6 +8,7 @@ use super::super::mail::{MailSink, Workers};
 use super::super::panics::Contained;
 use super::super::spliced::Spliced;
 use super::super::table::Token;
+use super::super::timestamp::Timestamp;
 use crate::policy::Policy;
 use crate::proto::session::Mail;
 use crate::stats::Counters;
@@ -91,6 +92,8 @@ pub struct Action {
 pub struct Context<'a> {
     /// The current time.
     pub now: Instant,
+    /// The same, as connections keep it: converted once for each batch of events.
+    pub timestamp: Timestamp,
     /// The limits.
     pub policy: &'a Policy,
     /// The counters to update.

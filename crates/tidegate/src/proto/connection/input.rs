@@ -11,8 +11,8 @@ impl Connection {
         if self.state != ConnectionState::Open {
             return; // lingering: discarded, without extending the wait
         }
-        if !self.input.is_empty() || self.is_held_by_outbox() {
-            self.input.extend_from_slice(bytes);
+        if !self.rare().input.is_empty() || self.is_held_by_outbox() {
+            self.rare_mut().input.extend_from_slice(bytes);
             return self.show_held(context);
         }
         let used = self.show(bytes, context);
@@ -27,7 +27,7 @@ impl Connection {
         self.silent = false;
         self.spoke |= self.state_of_session.leaving;
         if self.state == ConnectionState::Open {
-            self.moved = context.now;
+            self.moved = context.timestamp;
         }
     }
 
@@ -35,7 +35,9 @@ impl Connection {
     /// consumed.
     #[inline]
     pub(super) fn show(&mut self, bytes: &[u8], context: &Context<'_>) -> usize {
-        self.again = None;
+        if let Some(rare) = &mut self.state_of_session.rare {
+            rare.again = None;
+        }
         let mut used = 0;
         for _ in 0..INPUT_QUANTUM {
             let rest = bytes.get(used..).unwrap_or_default();
@@ -45,7 +47,7 @@ impl Connection {
                 return used;
             }
         }
-        self.again = Some(context.now); // other connections first
+        self.rare_mut().again = Some(context.now); // other connections first
         used
     }
 
@@ -70,24 +72,24 @@ impl Connection {
     /// Delivers input that was held back, unless the outbox is still full.
     pub(super) fn show_held(&mut self, context: &Context<'_>) {
         if self.is_held_by_outbox()
-            || self.input.is_empty()
+            || self.rare().input.is_empty()
             || self.state != ConnectionState::Open
             || self.waits_for_work()
         {
             return;
         }
-        let mut input = std::mem::take(&mut self.input);
+        let mut input = std::mem::take(&mut self.rare_mut().input);
         let used = self.show(&input, context);
         if used < input.len() {
             input.drain(..used);
-            self.input = input;
+            self.rare_mut().input = input;
             self.check_kept(self.left(), context);
         }
     }
 
     #[cold]
     pub(super) fn keep(&mut self, rest: &[u8], context: &Context<'_>) {
-        self.input.extend_from_slice(rest);
+        self.rare_mut().input.extend_from_slice(rest);
         self.check_kept(self.left(), context);
     }
 
@@ -98,16 +100,16 @@ impl Connection {
             // Or by work, during which nothing more is received.
             // Or by the end of its turn.
             ConnectionState::Open
-                if self.takes_input() && self.again.is_none() && left > context.policy.input_bytes =>
+                if self.takes_input() && self.rare().again.is_none() && left > context.policy.input_bytes =>
             {
                 self.exceed(context);
             }
             // Closing with unread input would reset the connection and might destroy the response.
             ConnectionState::Draining { lingering: false } => {
-                self.input = Vec::new();
+                self.drop_input();
                 self.linger(context);
             }
-            ConnectionState::Draining { lingering: true } => self.input = Vec::new(),
+            ConnectionState::Draining { lingering: true } => self.drop_input(),
             _ => {}
         }
     }
@@ -115,8 +117,8 @@ impl Connection {
     /// The session left more than the limit: it may send a response, or is reset. The input it left is not shown again.
     #[cold]
     fn exceed(&mut self, context: &Context<'_>) {
-        self.input = Vec::new();
-        self.ends_by = Some(CloseReason::InputLimit);
+        self.drop_input();
+        self.rare_mut().ends_by = Some(CloseReason::InputLimit);
         self.call(context, |session, out| match session.on_input_limit(out) {
             // With unread input, closing means lingering.
             Flow::Close | Flow::Linger => Flow::Linger,
@@ -128,13 +130,13 @@ impl Connection {
     pub(super) fn deliver_end(&mut self, context: &Context<'_>) {
         let held_back = self.is_held_by_outbox()
             || self.state_of_session.awaits == Activity::Work
-            || self.again.is_some();
-        if self.receive_side != ReceiveSide::Ending || (held_back && !self.input.is_empty()) {
+            || self.rare().again.is_some();
+        if self.receive_side != ReceiveSide::Ending || (held_back && !self.rare().input.is_empty()) {
             return;
         }
         self.receive_side = ReceiveSide::Ended;
         if self.state == ConnectionState::Open {
-            self.input = Vec::new();
+            self.drop_input();
             self.call(context, |session, out| session.on_end(out));
         }
     }

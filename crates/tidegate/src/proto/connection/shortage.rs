@@ -7,7 +7,7 @@ use crate::policy::pressure::pause;
 
 /// Operations of a connection that failed for lack of memory and have not succeeded since.
 #[derive(Debug, Default)]
-pub(super) struct Shortage {
+pub(in crate::proto) struct Shortage {
     /// Until when each direction pauses.
     until: [Option<Instant>; 2],
     failures: u32,
@@ -18,19 +18,19 @@ impl Connection {
     #[inline]
     #[must_use]
     pub fn is_short(&self, direction: Direction) -> bool {
-        self.shortage.as_ref().is_some_and(|shortage| shortage.until[direction as usize].is_some())
+        self.rare().shortage.as_ref().is_some_and(|shortage| shortage.until[direction as usize].is_some())
     }
 
     /// When it retries next, if it pauses.
     #[inline]
     #[must_use]
     pub fn retry_at(&self) -> Option<Instant> {
-        self.shortage.as_ref()?.until.into_iter().flatten().min()
+        self.rare().shortage.as_ref()?.until.into_iter().flatten().min()
     }
 
     #[cold]
     pub(super) fn runs_short(&mut self, direction: Direction, context: &Context<'_>) {
-        let shortage = self.shortage.get_or_insert_default();
+        let shortage = self.rare_mut().shortage.get_or_insert_default();
         shortage.failures = shortage.failures.saturating_add(1);
         shortage.until[direction as usize] = Some(context.now + pause(shortage.failures));
     }
@@ -38,11 +38,12 @@ impl Connection {
     /// Ends the pauses that have expired. The time limits start anew, because the peer was not the cause.
     #[cold]
     pub(super) fn try_again(&mut self, context: &Context<'_>) {
-        let Some(shortage) = &mut self.shortage else { return };
+        let Some(rare) = &mut self.state_of_session.rare else { return };
+        let Some(shortage) = &mut rare.shortage else { return };
         for until in &mut shortage.until {
             if until.is_some_and(|at| at <= context.now) {
                 *until = None;
-                (self.moved, self.taken) = (context.now, context.now);
+                (self.moved, self.taken) = (context.timestamp, context.timestamp);
             }
         }
     }
@@ -51,7 +52,7 @@ impl Connection {
     #[cold]
     pub(super) fn recovers(&mut self, context: &Context<'_>) {
         if self.retry_at().is_none() {
-            self.shortage = None;
+            self.rare_mut().shortage = None;
             context.counters.recovered.add(1);
         }
     }

@@ -25,14 +25,14 @@ impl Connection {
     /// Most bytes that may now be received into a pipe; 0 if they are to be received into memory.
     pub(crate) fn splice_room(&self) -> usize {
         match self.state_of_session.splicing {
-            Splicing::Receives(room) if self.takes_spliced() => SPLICE_QUANTUM.min(room as usize),
+            Splicing::Receives if self.takes_spliced() => SPLICE_QUANTUM.min(self.rare().splice_room),
             _ => 0,
         }
     }
 
     /// Its session takes input in pipes, and has no room for any.
     pub(super) fn has_no_splice_room(&self) -> bool {
-        self.state_of_session.splicing == Splicing::Receives(0)
+        self.state_of_session.splicing == Splicing::Receives && self.rare().splice_room == 0
     }
 
     /// Nothing that has arrived before is still to be shown.

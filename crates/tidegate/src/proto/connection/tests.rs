@@ -71,6 +71,7 @@ impl TestConnection {
     fn happens(&mut self, event: Event<'_>) -> Action {
         let context = Context {
             now: self.now,
+            timestamp: self.now.into(),
             policy: &self.policy,
             counters: &self.counters,
             mail_sink: &self.mail_sink,

@@ -33,7 +33,7 @@ pub(in crate::engine) enum RingSocket {
     /// The kernel's.
     Kernel(Handle),
     /// The same, not connected yet: over TCP after an offer was not taken, or could not be made.
-    Connecting(Handle),
+    Connecting(Arc<OwnedFd>),
     /// Being made, with an offer that has not been decided.
     Handshaking(Box<Handshaking>),
     /// Through shared memory.
@@ -41,6 +41,10 @@ pub(in crate::engine) enum RingSocket {
     /// Between two of the others, within one call, or after it has failed.
     Nothing,
 }
+
+// Every connection has one.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<RingSocket>() <= 16);
 
 /// An offer that has not been decided, and how long that may take.
 pub(in crate::engine) struct Handshaking {
@@ -326,9 +330,9 @@ impl Uring {
     }
 
     /// Waits for a connection over TCP that was begun already.
-    fn connecting(&mut self, token: Token, handle: Handle) -> RingSocket {
-        self.ring.poll_writable(&handle, nothing(), key(Kind::Dial, token));
-        RingSocket::Connecting(handle)
+    fn connecting(&mut self, token: Token, fd: Arc<OwnedFd>) -> RingSocket {
+        self.ring.poll_writable(&Handle::Plain(fd.clone()), nothing(), key(Kind::Dial, token));
+        RingSocket::Connecting(fd)
     }
 
     /// What has become of an attempt to connect.
@@ -341,11 +345,11 @@ impl Uring {
                     return Ok(Settled::Pending);
                 }
             },
-            RingSocket::Connecting(Handle::Plain(fd)) => match Arc::try_unwrap(fd) {
+            RingSocket::Connecting(fd) => match Arc::try_unwrap(fd) {
                 Ok(fd) => *socket = self.connected(fd.into())?,
                 Err(shared) => {
                     // Named in something that was not handed over yet.
-                    *socket = self.connecting(token, Handle::Plain(shared));
+                    *socket = self.connecting(token, shared);
                     return Ok(Settled::Pending);
                 }
             },
