@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use pin_project_lite::pin_project;
+
 use crate::shared::Shared;
 
 /// Waits until a time; created by [`Connection::sleep`](crate::Connection::sleep).
@@ -84,27 +86,31 @@ impl From<Elapsed> for io::Error {
     }
 }
 
-/// A future with a time limit; created by [`Connection::timeout`](crate::Connection::timeout).
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct Timeout<F> {
-    sleep: Sleep,
-    future: Pin<Box<F>>,
+pin_project! {
+    /// A future with a time limit; created by [`Connection::timeout`](crate::Connection::timeout).
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Timeout<F> {
+        sleep: Sleep,
+        #[pin]
+        future: F,
+    }
 }
 
 impl<F: Future> Timeout<F> {
     pub(crate) fn new(sleep: Sleep, future: F) -> Self {
-        Self { sleep, future: Box::pin(future) }
+        Self { sleep, future }
     }
 }
 
 impl<F: Future> Future for Timeout<F> {
     type Output = Result<F::Output, Elapsed>;
 
-    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Poll::Ready(output) = self.future.as_mut().poll(task) {
+    fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(output) = this.future.poll(task) {
             return Poll::Ready(Ok(output));
         }
-        Pin::new(&mut self.sleep).poll(task).map(|()| Err(Elapsed))
+        Pin::new(this.sleep).poll(task).map(|()| Err(Elapsed))
     }
 }
