@@ -125,10 +125,13 @@ mod futures_io {
 #[cfg(feature = "hyper")]
 mod hyper_rt {
     use std::convert::Infallible;
+    use std::future::poll_fn;
+    use std::io::IoSlice;
+    use std::pin::Pin;
     use std::time::{Duration, Instant};
 
     use hyper::body::Incoming;
-    use hyper::rt::{Executor, Timer};
+    use hyper::rt::{self, Executor, Timer};
     use hyper::server::conn::http1;
     use hyper::service::service_fn;
     use hyper::{Request, Response};
@@ -191,6 +194,45 @@ mod hyper_rt {
             let mut rest = Vec::new();
             let _ = slow.read_to_end(&mut rest);
             assert!(begun.elapsed() >= HEAD, "on {model}: after {:?}", begun.elapsed());
+        });
+    }
+
+    /// Sends back what comes, then the end.
+    async fn copy(
+        mut reader: impl rt::Read + Unpin,
+        mut writer: impl rt::Write + Unpin,
+    ) -> std::io::Result<()> {
+        assert!(writer.is_write_vectored());
+        loop {
+            let mut space = [0; 1000];
+            let mut buffer = rt::ReadBuf::new(&mut space);
+            poll_fn(|task| Pin::new(&mut reader).poll_read(task, buffer.unfilled())).await?;
+            let mut rest = buffer.filled();
+            if rest.is_empty() {
+                return poll_fn(|task| Pin::new(&mut writer).poll_shutdown(task)).await;
+            }
+            while !rest.is_empty() {
+                let pieces = [IoSlice::new(rest)];
+                let n = poll_fn(|task| Pin::new(&mut writer).poll_write_vectored(task, &pieces)).await?;
+                rest = &rest[n..];
+            }
+        }
+    }
+
+    #[test]
+    fn halves_are_readers_and_writers_of_hyper() {
+        on_every_model(|model| {
+            let service = service(async |conn: Connection| {
+                let (reader, writer) = conn.into_split();
+                copy(reader, writer).await.unwrap();
+            });
+            let running = start(model, policy(model), service);
+            let mut stream = connect(&running);
+            let sender = send_and_finish(&stream, pattern(500_000));
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).unwrap();
+            sender.join().unwrap();
+            assert!(answer == pattern(500_000), "on {model}: {} bytes", answer.len());
         });
     }
 

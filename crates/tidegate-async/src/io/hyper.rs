@@ -8,44 +8,59 @@ use std::time::{Duration, Instant};
 
 use hyper::rt::{self, Read, ReadBufCursor, Write};
 
-use crate::{Connection, ConnectionHandle, Sleep};
+use crate::{Connection, ConnectionHandle, ReadHalf, Sleep, WriteHalf};
 
-impl Read for Connection {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-        mut buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let most = buffer.remaining();
-        self.handle.shared.poll_read(task, most, |bytes| buffer.put_slice(bytes)).map_ok(drop)
-    }
+macro_rules! reads {
+    ($($name:ty),*) => {$(
+        impl Read for $name {
+            fn poll_read(
+                self: Pin<&mut Self>,
+                task: &mut Context<'_>,
+                mut buffer: ReadBufCursor<'_>,
+            ) -> Poll<io::Result<()>> {
+                let most = buffer.remaining();
+                self.handle.shared.poll_read(task, most, |bytes| buffer.put_slice(bytes)).map_ok(drop)
+            }
+        }
+    )*};
 }
 
-impl Write for Connection {
-    fn poll_write(self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.handle.shared.poll_write(task, bytes)
-    }
+macro_rules! writes {
+    ($($name:ty),*) => {$(
+        impl Write for $name {
+            fn poll_write(
+                self: Pin<&mut Self>,
+                task: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                self.handle.shared.poll_write(task, bytes)
+            }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.handle.shared.poll_flush()
-    }
+            fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.handle.shared.poll_flush()
+            }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.handle.shared.finish()
-    }
+            fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.handle.shared.finish()
+            }
 
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
+            fn is_write_vectored(&self) -> bool {
+                true
+            }
 
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        task: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.handle.shared.poll_write_vectored(task, pieces)
-    }
+            fn poll_write_vectored(
+                self: Pin<&mut Self>,
+                task: &mut Context<'_>,
+                pieces: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                self.handle.shared.poll_write_vectored(task, pieces)
+            }
+        }
+    )*};
 }
+
+reads!(Connection, ReadHalf);
+writes!(Connection, WriteHalf);
 
 /// hyper's timer over the timers of a connection; created by [`ConnectionHandle::timer`].
 #[derive(Clone, Debug)]
@@ -116,8 +131,7 @@ where
     F: Future + Send + 'static,
 {
     fn execute(&self, future: F) {
-        self.handle.spawn(async move {
-            future.await;
-        });
+        let future = async move { _ = future.await };
+        self.handle.shared.spawn(Box::pin(future)); // without a handle
     }
 }
