@@ -1,51 +1,103 @@
 //! A connection as async code sees it, whole and split.
 
+use std::error::Error;
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::Peer;
+use tidegate::{Dial, Peer};
 
 use crate::shared::Shared;
-use crate::{ConnectionHandle, Draining, OffloadFailed, Sleep, Timeout};
+use crate::{ConnectionHandle, Dialling, Draining, JoinHandle, OffloadFailed, Sleep, Timeout};
 
 /// One connection as async code sees it. Implements the read and write traits of the enabled features.
 ///
 /// Can be moved to another thread: then each read and write wakes the connection's I/O thread. The connection lives
-/// until the future that [`service`](crate::service()) created for it has returned, even if handles remain.
+/// until the future that [`service`](crate::service()) created for it has returned, even if handles remain; one that
+/// was [dialled](ConnectionHandle::dial) lives until it, or both of its halves, are dropped.
 #[derive(Debug)]
 pub struct Connection {
-    pub(crate) handle: ConnectionHandle,
+    pub(crate) handle: Owner,
 }
 
 /// The read half of a [`Connection`].
 #[derive(Debug)]
 pub struct ReadHalf {
-    pub(crate) handle: ConnectionHandle,
+    pub(crate) handle: Owner,
 }
 
 /// The write half of a [`Connection`]. Dropping it shuts the sending side down.
 #[derive(Debug)]
 pub struct WriteHalf {
-    pub(crate) handle: ConnectionHandle,
+    pub(crate) handle: Owner,
+    when_dropped: WhenDropped,
+}
+
+/// What the end of a write half means.
+#[derive(Debug)]
+enum WhenDropped {
+    ShutDown,
+    /// It has become a part of the whole again.
+    Nothing,
+}
+
+/// Halves of two connections; see [`ReadHalf::reunite`].
+#[derive(Debug)]
+pub struct ReuniteError(pub ReadHalf, pub WriteHalf);
+
+impl fmt::Display for ReuniteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the halves are not of one connection")
+    }
+}
+
+impl Error for ReuniteError {}
+
+/// The handle in a connection, or in a half of one: a dialled connection ends with the last of them.
+#[derive(Debug)]
+pub(crate) struct Owner(ConnectionHandle);
+
+impl Owner {
+    fn of(handle: ConnectionHandle) -> Self {
+        handle.shared.own();
+        Self(handle)
+    }
+}
+
+impl Deref for Owner {
+    type Target = ConnectionHandle;
+
+    fn deref(&self) -> &ConnectionHandle {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.shared.disown();
+    }
 }
 
 impl Drop for WriteHalf {
     fn drop(&mut self) {
-        let _ = self.handle.shared.finish();
+        if let WhenDropped::ShutDown = self.when_dropped {
+            let _ = self.handle.shared.finish();
+        }
     }
 }
 
 impl Connection {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { handle: ConnectionHandle::new(shared) }
+        Self { handle: Owner::of(ConnectionHandle::new(shared)) }
     }
 
     /// The handle of the connection, for what it does beside reading and writing: it borrows nothing.
     #[must_use]
     pub fn handle(&self) -> ConnectionHandle {
-        self.handle.clone()
+        self.handle.0.clone()
     }
 
     /// The peer, and the I/O thread that the connection is on.
@@ -69,7 +121,8 @@ impl Connection {
     /// Splits it into halves that can be used side by side.
     #[must_use]
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
-        (ReadHalf { handle: self.handle.clone() }, WriteHalf { handle: self.handle })
+        let reader = ReadHalf { handle: Owner::of(self.handle()) };
+        (reader, WriteHalf { handle: self.handle, when_dropped: WhenDropped::ShutDown })
     }
 
     /// See [`ConnectionHandle::sleep`].
@@ -89,8 +142,11 @@ impl Connection {
     }
 
     /// See [`ConnectionHandle::spawn`].
-    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        self.handle.spawn(future);
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.handle.spawn(future)
     }
 
     /// See [`ConnectionHandle::offload`].
@@ -102,6 +158,14 @@ impl Connection {
         job: J,
     ) -> impl Future<Output = Result<T, OffloadFailed>> + Send + use<T, J> {
         self.handle.offload(job)
+    }
+
+    /// See [`ConnectionHandle::dial`].
+    ///
+    /// # Errors
+    /// Those of the method of the handle.
+    pub fn dial(&self, to: impl Into<Dial>, within: Duration) -> Dialling {
+        self.handle.dial(to, within)
     }
 
     /// See [`ConnectionHandle::abort`].
@@ -116,10 +180,22 @@ impl Connection {
 }
 
 impl ReadHalf {
+    /// Puts both halves of a connection together again.
+    ///
+    /// # Errors
+    /// The halves are not of one connection: both are given back.
+    pub fn reunite(self, mut writer: WriteHalf) -> Result<Connection, ReuniteError> {
+        if !Arc::ptr_eq(&self.handle.shared, &writer.handle.shared) {
+            return Err(ReuniteError(self, writer));
+        }
+        writer.when_dropped = WhenDropped::Nothing;
+        Ok(Connection { handle: self.handle })
+    }
+
     /// The handle of the connection.
     #[must_use]
     pub fn handle(&self) -> ConnectionHandle {
-        self.handle.clone()
+        self.handle.0.clone()
     }
 }
 
@@ -127,6 +203,6 @@ impl WriteHalf {
     /// The handle of the connection.
     #[must_use]
     pub fn handle(&self) -> ConnectionHandle {
-        self.handle.clone()
+        self.handle.0.clone()
     }
 }

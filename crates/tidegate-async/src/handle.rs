@@ -7,10 +7,12 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
-use tidegate::Peer;
+use tidegate::{Dial, Peer};
 
+use crate::dial::{self, Dialling};
 use crate::offload::{self, OffloadFailed};
-use crate::shared::{DrainPlace, Shared};
+use crate::shared::{DrainPlace, SessionRequest, Shared};
+use crate::spawn::{self, JoinHandle};
 use crate::time::{Sleep, Timeout};
 
 /// Everything of a connection but its bytes. Borrows nothing, so it is usable while the connection is read or written,
@@ -69,8 +71,25 @@ impl ConnectionHandle {
     }
 
     /// Runs a future on the connection's I/O thread. It is dropped when the connection ends, and does not keep it open.
-    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        self.shared.spawn(Box::pin(future));
+    /// Its output may be waited for, or the handle dropped. Four allocations.
+    ///
+    /// ```
+    /// # use tidegate::testing::TestConnection;
+    /// use tokio::io::AsyncWriteExt;
+    ///
+    /// let service = tidegate_async::service(async |mut conn: tidegate_async::Connection| {
+    ///     let sum = conn.spawn(async { 40 + 2 });
+    ///     conn.write_u8(sum.await?).await
+    /// });
+    /// # assert_eq!(TestConnection::open(&service).unwrap().output(), [42]);
+    /// ```
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let (future, handle) = spawn::spawned(future);
+        self.shared.spawn(future);
+        handle
     }
 
     /// Runs a long or blocking job on a worker thread; bounded by [`Policy::offload`](tidegate::Policy::offload).
@@ -82,8 +101,62 @@ impl ConnectionHandle {
         job: J,
     ) -> impl Future<Output = Result<T, OffloadFailed>> + Send + use<T, J> {
         let (job, outcome) = offload::job(job);
-        self.shared.offload(job);
+        self.shared.request(SessionRequest::Offload(job));
         outcome
+    }
+
+    /// Dials an address, or a [`Dial`], on the I/O thread of this connection, for at most `within`. The dial begins at
+    /// once. The service must declare how many dialled connections each one may have at once
+    /// ([`AsyncService::dials`](crate::AsyncService::dials)).
+    ///
+    /// The connection ends when it, or both of its halves, are dropped: what was written is sent, then it closes;
+    /// [`abort`](Self::abort) resets it. Its reads and writes wait, and hold its peer back, as those of this connection
+    /// do, but for 64 KiB that it receives ahead of its reader; the same limits apply to it. Its [`peer`](Self::peer)
+    /// is the address that was dialled, with the [`tag`](Dial::tag) of the dial; [`Dial::thread`] is ignored.
+    ///
+    /// A stop waits for dials, and for the answer to what was written to a dialled connection last. Otherwise a
+    /// connection that reads counts as idle, whatever it has dialled, and ends what it has dialled with itself; see
+    /// [`draining`](Self::draining).
+    ///
+    /// ```
+    /// # use std::net::SocketAddr;
+    /// # use std::time::Duration;
+    /// # use tidegate::testing::TestConnection;
+    /// # let upstream = SocketAddr::from(([127, 0, 0, 1], 9000));
+    /// let proxy = tidegate_async::service(move |mut conn: tidegate_async::Connection| async move {
+    ///     let mut upstream = conn.dial(upstream, Duration::from_secs(5)).await?;
+    ///     tokio::io::copy_bidirectional(&mut conn, &mut upstream).await
+    /// })
+    /// .speaks_first()
+    /// .dials(1);
+    /// # let mut conn = TestConnection::open(&proxy).unwrap();
+    /// # let mut upstream = conn.next_dial().unwrap().connect();
+    /// # conn.receive(b"question");
+    /// # upstream.settle();
+    /// # assert_eq!(upstream.output(), b"question");
+    /// # upstream.receive(b"answer");
+    /// # conn.settle();
+    /// # assert_eq!(conn.output(), b"answer");
+    /// ```
+    ///
+    /// # Errors
+    /// What the system says of the connect, such as [`io::ErrorKind::ConnectionRefused`](std::io::ErrorKind); and
+    ///
+    /// | kind | what has happened |
+    /// |---|---|
+    /// | `TimedOut` | it was not established in time |
+    /// | `QuotaExceeded` | the service declares no dials, or all places for them are taken at the moment |
+    /// | `ResourceBusy` | [`Policy::mail_queue`](tidegate::Policy::mail_queue) dials are pending on the I/O thread |
+    /// | `NotConnected` | this connection has ended, or the server has stopped |
+    ///
+    /// # Costs
+    /// The allocations of a session; a lock and a copy for each read and write; and mail from one connection to the
+    /// other for each batch of bytes that has arrived or was written. The models without event loops have no I/O thread
+    /// to share: `blocking` starts a thread, a worker of `pool` blocks until connected, and `tokio` starts a task.
+    pub fn dial(&self, to: impl Into<Dial>, within: Duration) -> Dialling {
+        let (order, dialling) = dial::order(&self.shared, to.into(), within);
+        self.shared.request(SessionRequest::Dial(Box::new(order)));
+        dialling
     }
 
     /// Resets the connection in place of a clean end, and drops the output that was not sent: for an answer that breaks

@@ -35,6 +35,7 @@
 //! | the connection ends, or the server's drain timeout passes | the future is dropped |
 //! | the peer resets while the future leaves input unread | it is dropped at the latest by `idle_timeout`, if that is set |
 //! | the future panics | only its connection is reset |
+//! | the future drops a connection that it has dialled | what was written to that is sent, then it closes |
 //! | the server drains | an idle connection closes; one that called [`Connection::draining`] decides itself |
 //! | the future returns | what was written is sent, then the connection closes |
 //!
@@ -45,9 +46,9 @@
 //!
 //! Three allocations for each connection, none for each poll. Output that is copied is one allocation of the outbox
 //! until the kernel has taken it, as for every session: idle connections hold no buffer. On the connection's own thread
-//! reads copy from what has just arrived, without a lock, and writes into the outbox, several pieces at once; input that
-//! is not read at once, and output of other threads, are copied once more. Of the timers of a connection the first needs
-//! no allocation.
+//! reads copy from what has just arrived, without a lock, and writes into the outbox, several pieces at once; input
+//! that is not read at once, and output of other threads, are copied once more. Of the timers of a connection the first
+//! needs no allocation.
 //!
 //! # Stack
 //!
@@ -63,6 +64,7 @@
 #![warn(missing_debug_implementations)]
 
 mod connection;
+mod dial;
 mod handle;
 mod io;
 mod lent;
@@ -70,17 +72,20 @@ mod offload;
 mod service;
 mod session;
 mod shared;
+mod spawn;
 mod time;
 mod timers;
 mod waker;
 
-pub use connection::{Connection, ReadHalf, WriteHalf};
+pub use connection::{Connection, ReadHalf, ReuniteError, WriteHalf};
+pub use dial::Dialling;
 pub use handle::{ConnectionHandle, Draining};
 #[cfg(feature = "hyper")]
 pub use io::hyper::{Executor, Timer};
 pub use offload::OffloadFailed;
 pub use service::{AsyncService, service, service_with};
 pub use session::AsyncSession;
+pub use spawn::{JoinError, JoinHandle};
 pub use time::{Elapsed, Sleep, Timeout};
 
 /// Compiles the example of README.md.

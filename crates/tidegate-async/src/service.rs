@@ -104,6 +104,13 @@ impl<F, T> AsyncService<F, T> {
         Self { options: self.options.local_addr(true), ..self }
     }
 
+    /// Declares how many connections each one may have [dialled](Connection::dial) at once; see
+    /// [`ServiceOptions::dials`], which sets places aside for them.
+    #[must_use]
+    pub fn dials(self, dials: usize) -> Self {
+        Self { options: self.options.dials(dials), ..self }
+    }
+
     /// Enters this tokio runtime while the code runs, for code that calls `tokio::spawn` or uses tokio's timers and
     /// sockets.
     #[cfg(feature = "tokio")]

@@ -1,5 +1,6 @@
 //! The session that owns a connection's futures and polls them.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,9 +11,10 @@ use futures_util::stream::FuturesUnordered;
 use tidegate::{Activity, CloseReason, Consumed, Flow, Mail, Outbox, Peer, Session};
 
 use crate::Connection;
+use crate::dial::PendingDials;
 use crate::lent::Lent;
 use crate::offload;
-use crate::shared::{Shared, State, Waiter};
+use crate::shared::{SessionRequest, Shared, State, Waiter};
 use crate::waker::SessionWake;
 
 /// How often the futures of one connection are polled before other connections are served.
@@ -21,10 +23,10 @@ const POLL_QUANTUM: usize = 8;
 /// The session of an [`AsyncService`](crate::AsyncService).
 pub struct AsyncSession {
     shared: Arc<Shared>,
-    /// The connection's future, until it has returned.
-    root: Option<BoxFuture<'static, ()>>,
+    user: User,
     /// Spawned futures, if any.
     spawned: Option<FuturesUnordered<BoxFuture<'static, ()>>>,
+    dials: PendingDials,
     /// The sending side was shut down.
     finished: bool,
     #[cfg(feature = "tokio")]
@@ -35,6 +37,16 @@ impl std::fmt::Debug for AsyncSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AsyncSession").finish_non_exhaustive()
     }
+}
+
+/// Who uses the connection.
+enum User {
+    /// Its own future, until that has returned.
+    Future(BoxFuture<'static, ()>),
+    /// The code that has dialled it, until that has let go of it.
+    Dialler,
+    /// Nobody: it ends.
+    Nobody,
 }
 
 /// What a session was called with, as its futures see it.
@@ -61,10 +73,20 @@ impl AsyncSession {
         let wake = Arc::new(SessionWake::default());
         let shared = Arc::new(Shared::new(wake, peer.clone()));
         let root = start(Connection::new(shared.clone()));
+        Self::of(shared, User::Future(root))
+    }
+
+    /// The session of a connection that another one has dialled.
+    pub(crate) fn of_dialled(shared: Arc<Shared>) -> Self {
+        Self::of(shared, User::Dialler)
+    }
+
+    fn of(shared: Arc<Shared>, user: User) -> Self {
         Self {
             shared,
-            root: Some(root),
+            user,
             spawned: None,
+            dials: PendingDials::default(),
             finished: false,
             #[cfg(feature = "tokio")]
             runtime: None,
@@ -120,11 +142,18 @@ impl AsyncSession {
     ) -> TakenIn<'a> {
         let mut state = self.shared.begin();
         let due = state.set_now(out.now());
-        let (input, reader) = state.arrived(input);
+        let arrived = !input.is_empty();
+        let (input, reader) = match self.user {
+            User::Dialler if arrived => (&[][..], state.keep(input)), // its reader is in another task
+            _ => state.arrived(input),
+        };
         let of_event = event(&mut state);
         let writer = state.set_room(out.room());
         let mut taken = TakenIn { input, is_all: state.has_nothing_to_read(), woken: false };
         drop(state);
+        if arrived {
+            self.shared.has_answer();
+        }
         for waiter in due {
             taken.wakes(waiter);
         }
@@ -139,10 +168,10 @@ impl AsyncSession {
         let _entered = self.runtime.as_ref().map(tokio::runtime::Handle::enter);
         self.shared.begin_poll();
         let mut task = Context::from_waker(self.shared.waker());
-        if let Some(root) = &mut self.root
+        if let User::Future(root) = &mut self.user
             && Pin::new(root).poll(&mut task).is_ready()
         {
-            self.root = None;
+            self.user = User::Nobody;
         }
         let new = self.shared.take_spawned();
         if !new.is_empty() {
@@ -156,55 +185,79 @@ impl AsyncSession {
         }
     }
 
-    /// Moves written bytes and requests to the outbox, and returns how the connection goes on. `reads`: the session's own
-    /// task has noted that it waits for input.
+    /// Moves written bytes and requests to the outbox, and returns how the connection goes on. `reads`: the session's
+    /// own task has noted that it waits for input.
     fn hand_over(&mut self, reads: bool, out: &mut Outbox<'_>) -> Flow {
         let mut state = self.shared.lock();
         let read_before = if reads { self.shared.take_note(&mut state) } else { None };
-        if !state.jobs.is_empty() {
-            let jobs = std::mem::take(&mut state.jobs);
+        if !state.requests.is_empty() {
+            let requests = std::mem::take(&mut state.requests);
             drop(state);
-            for job in jobs {
-                offload::offload(job, out); // not under the lock: a destructor of a refused one is application code
-            }
+            self.carry_out(requests, out); // not under the lock: a destructor of a refused job is application code
             state = self.shared.lock();
+        }
+        if state.released {
+            self.user = User::Nobody;
         }
         state.hand_over_output(out);
         match state.next_timer() {
             Some(at) => out.wake_at(at),
             None => out.wake_never(),
         }
-        let decides = state.draining.begun && state.draining.watched;
-        out.set_activity(match (&self.root, self.shared.is_reading(&state)) {
-            (None, _) => Activity::Nothing,
-            (Some(_), true) if !decides => Activity::Nothing,
-            // A stop waits for it, and receiving continues.
-            (Some(_), true) => Activity::Input,
-            (Some(_), false) => Activity::Work,
-        });
-        // Receiving pauses while there is unread input.
-        out.set_buffered(if self.root.is_none() { 0 } else { state.input.len() });
+        let is_over = matches!(self.user, User::Nobody);
+        out.set_activity(self.activity(&state));
+        let holds_back = !is_over && self.shared.holds_back(&state);
+        out.set_buffered(if holds_back { state.input.len() } else { 0 });
         state.give_back_memory();
         let finishes = state.finished && !self.finished;
         let (aborts, lingers) = (state.aborted, !state.ended);
-        state.finished |= self.root.is_none(); // nothing written from now on would be sent
-        if !state.jobs.is_empty() {
+        state.finished |= is_over; // nothing written from now on would be sent
+        if !state.requests.is_empty() {
             self.shared.wake.wake_again(); // another thread has added one since, without waking the session
         }
         state.running = false;
         drop(state);
         drop(read_before); // not under the lock
-        if self.root.is_none() {
+        if is_over {
+            self.dials = PendingDials::default();
             self.shared.close(); // the session is not called any more: remaining handles must not wait for it
         }
         self.finished |= finishes;
-        match &self.root {
+        match is_over {
             _ if aborts => Flow::Abort,
             // The peer may still be sending: the last output must not be lost in a reset.
-            None if lingers => Flow::Linger,
-            None => Flow::Close,
-            Some(_) if finishes => Flow::Shutdown,
-            Some(_) => Flow::Continue,
+            true if lingers => Flow::Linger,
+            true => Flow::Close,
+            false if finishes => Flow::Shutdown,
+            false => Flow::Continue,
+        }
+    }
+
+    fn carry_out(&mut self, requests: VecDeque<SessionRequest>, out: &mut Outbox<'_>) {
+        for request in requests {
+            match request {
+                SessionRequest::Offload(job) => offload::offload(job, out),
+                #[cfg(feature = "tokio")]
+                SessionRequest::Dial(order) => {
+                    self.dials.begin(*order, |session| session.entering(self.runtime.clone()), out);
+                }
+                #[cfg(not(feature = "tokio"))]
+                SessionRequest::Dial(order) => self.dials.begin(*order, |session| session, out),
+            }
+        }
+    }
+
+    /// What a stop waits for, and whether receiving goes on meanwhile.
+    fn activity(&self, state: &State) -> Activity {
+        match self.user {
+            User::Nobody => Activity::Nothing,
+            // The connection that has dialled decides when it ends.
+            User::Dialler if !self.shared.holds_back(state) => Activity::Answer,
+            User::Dialler => Activity::Work,
+            User::Future(_) if !self.shared.is_reading(state) => Activity::Work,
+            User::Future(_) if state.awaited > 0 => Activity::Answer,
+            User::Future(_) if state.draining.begun && state.draining.watched => Activity::Input,
+            User::Future(_) => Activity::Nothing,
         }
     }
 }
@@ -227,11 +280,16 @@ impl Session for AsyncSession {
     }
 
     fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.shared.has_answer(); // or there will be none
         self.run(out, State::end)
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
-        self.run(out, |_| matches!(mail, Mail::Wake).then_some(Waiter::Session))
+        let woken = matches!(mail, Mail::Wake);
+        if let Mail::Dialled(dialled) = mail {
+            self.dials.ended(dialled);
+        }
+        self.run(out, |_| woken.then_some(Waiter::Session))
     }
 
     fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {
@@ -243,8 +301,9 @@ impl Session for AsyncSession {
         #[cfg(feature = "tokio")]
         let _entered = self.runtime.as_ref().map(tokio::runtime::Handle::enter);
         self.shared.close(); // first: the destructors of the application's futures may panic
-        self.root = None;
+        self.user = User::Nobody;
         self.spawned = None;
+        self.dials = PendingDials::default();
     }
 }
 

@@ -1,6 +1,7 @@
 //! State shared by a connection's session and its handles: bytes in both directions, timers, and requests to the
 //! session.
 
+mod dialled;
 mod waits;
 
 use std::collections::VecDeque;
@@ -16,10 +17,12 @@ use bytes::{Buf, BytesMut};
 use futures_util::future::BoxFuture;
 use tidegate::{Outbox, Peer};
 
+use crate::dial::DialOrder;
 use crate::lent;
 use crate::offload::AdmittedJob;
 use crate::timers::ConnectionTimers;
 use crate::waker::SessionWake;
+use dialled::DialledBy;
 pub(crate) use waits::DrainPlace;
 use waits::DrainWaiters;
 
@@ -46,6 +49,8 @@ pub(crate) struct Shared {
     /// The session's own task waited for input when it was polled last. A read that it has given up remains its reader
     /// until then.
     own_task_reads: AtomicBool,
+    /// For a connection that another one has dialled.
+    dialled: Option<Box<DialledBy>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -59,6 +64,12 @@ pub(crate) enum Waiter {
     /// The session's own task: no waker needs to be cloned and dropped for it.
     Session,
     Other(Waker),
+}
+
+/// What only the session can do, with its outbox.
+pub(crate) enum SessionRequest {
+    Offload(AdmittedJob),
+    Dial(Box<DialOrder>),
 }
 
 #[derive(Default)]
@@ -81,8 +92,12 @@ pub(crate) struct State {
     timers: ConnectionTimers,
     now: Option<Instant>,
     spawned: Vec<BoxFuture<'static, ()>>,
-    /// Offloaded when the session next has its outbox.
-    pub(crate) jobs: VecDeque<AdmittedJob>,
+    /// Carried out when the session next has its outbox.
+    pub(crate) requests: VecDeque<SessionRequest>,
+    /// Connections that this one has dialled and that owe an answer.
+    pub(crate) awaited: usize,
+    /// Nobody has the dialled connection any more.
+    pub(crate) released: bool,
     /// The session runs, and checks this state again before it returns.
     pub(crate) running: bool,
 }
@@ -100,6 +115,7 @@ impl Shared {
             is_closed: AtomicBool::new(false),
             reader_is_set: AtomicBool::new(false),
             own_task_reads: AtomicBool::new(false),
+            dialled: None,
         }
     }
 
@@ -191,8 +207,11 @@ impl Shared {
             {
                 let n = most.min(state.input.len());
                 take(&state.input[..n]);
+                let was_held_back = self.holds_back(&state);
                 state.input.advance(n);
-                self.notify(state); // receiving may have been paused
+                if was_held_back && !self.holds_back(&state) {
+                    self.notify(state);
+                }
                 return Poll::Ready(Ok(n));
             }
             if state.ended {
@@ -232,6 +251,7 @@ impl Shared {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut own = self.session_waiter(task);
+        self.expects_answer();
         loop {
             let mut state = self.lock();
             if state.closed || state.finished {
@@ -312,14 +332,14 @@ impl Shared {
         }
     }
 
-    /// Offloads a job; dropped unrun if the connection is gone.
-    pub(crate) fn offload(&self, job: AdmittedJob) {
+    /// Asks the session for something; dropped if the connection is gone.
+    pub(crate) fn request(&self, request: SessionRequest) {
         let mut state = self.lock();
         if state.closed {
             drop(state);
-            return drop(job);
+            return drop(request);
         }
-        state.jobs.push_back(job);
+        state.requests.push_back(request);
         self.notify(state);
     }
 
@@ -342,12 +362,13 @@ impl Shared {
         let draining = std::mem::take(&mut state.draining.waiting);
         let timers = std::mem::take(&mut state.timers);
         let spawned = std::mem::take(&mut state.spawned);
-        let jobs = std::mem::take(&mut state.jobs);
+        let requests = std::mem::take(&mut state.requests);
         state.output = BytesMut::new();
         drop(state);
+        self.has_answer();
         ends.into_iter().flatten().for_each(|waiter| self.notify_waiter(waiter));
         draining.into_values().chain(timers.into_waiters()).for_each(|waiter| self.notify_waiter(waiter));
-        drop((spawned, jobs));
+        drop((spawned, requests));
     }
 }
 

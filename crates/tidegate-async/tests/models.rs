@@ -171,10 +171,9 @@ fn other_threads_and_further_futures_take_part() {
                     sleep.await;
                     of_future.send("future ".into()).await.unwrap();
                 });
+                drop(sender);
                 let job = conn.offload(|| "job".to_owned());
-                conn.spawn(async move {
-                    sender.send(job.await.unwrap()).await.unwrap();
-                });
+                let job = conn.spawn(async move { job.await.unwrap() });
                 let (mut reader, mut writer) = conn.into_split();
                 let mut word = String::new();
                 reader.read_to_string(&mut word).await.unwrap();
@@ -182,6 +181,7 @@ fn other_threads_and_further_futures_take_part() {
                 while let Some(part) = receiver.recv().await {
                     all.push(part);
                 }
+                all.push(job.await.unwrap());
                 all.sort();
                 thread.join().unwrap();
                 let answer = format!("{word}: {}", all.concat());

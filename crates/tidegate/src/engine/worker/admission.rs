@@ -144,8 +144,12 @@ impl DialRoom {
         match Quota::of(request) {
             Quota::Dials if self.stopped => Err(io::Error::other("the server has stopped")),
             Quota::Dials if self.dialled >= self.dials => {
-                let why = "all places for connections that sessions dial are taken; raise max_connections, or \
-                           ServiceOptions::dials";
+                let why = if self.dials == 0 {
+                    "the service has not declared that its sessions dial; set ServiceOptions::dials"
+                } else {
+                    "all places for connections that sessions dial are taken; raise max_connections, or \
+                     ServiceOptions::dials"
+                };
                 Err(io::Error::new(io::ErrorKind::QuotaExceeded, why))
             }
             Quota::Share if self.stopping || !self.has_place => {
