@@ -8,6 +8,7 @@ pub mod web;
 use std::io::Write;
 use std::num::NonZeroUsize;
 
+use anyhow::Context;
 use clap::Parser;
 use tidegate::{Availability, Endpoint, Model, Policy, Server, Service};
 
@@ -59,4 +60,15 @@ pub fn serve_with(service: impl Service, arguments: impl Iterator<Item = String>
     std::io::stdout().flush()?;
     running.join();
     Ok(())
+}
+
+/// The server behind this one, `--to ADDR:PORT` in front of the other arguments, and those with the program's name.
+pub fn to() -> anyhow::Result<(Endpoint, impl Iterator<Item = String>)> {
+    let mut arguments = std::env::args();
+    let program = arguments.next();
+    let (flag, to) = (arguments.next(), arguments.next());
+    let usage = "say where to pass connections on, first: --to ADDR:PORT [--listen ADDR:PORT ...]";
+    let to = to.filter(|_| flag.as_deref() == Some("--to")).context(usage)?;
+    let to = to.parse().with_context(|| format!("--to {to}"))?;
+    Ok((to, program.into_iter().chain(arguments)))
 }

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
 use tidegate::link::{self, Link};
 use tidegate::{Endpoint, Peer, Refusal, Service, ServiceOptions};
 
@@ -30,13 +29,7 @@ impl Service for Proxy {
     }
 }
 
-/// Its own options, in front of those of every program here.
 fn main() -> anyhow::Result<()> {
-    let mut arguments = std::env::args();
-    let program = arguments.next().into_iter();
-    let (flag, to) = (arguments.next(), arguments.next());
-    let usage = "say where to pass connections on, first: proxy --to ADDR:PORT [--listen ADDR:PORT ...]";
-    let to = to.filter(|_| flag.as_deref() == Some("--to")).context(usage)?;
-    let to = to.parse().with_context(|| format!("--to {to}"))?;
-    tidegate_apps::serve_with(Proxy { to }, program.chain(arguments))
+    let (to, arguments) = tidegate_apps::to()?;
+    tidegate_apps::serve_with(Proxy { to }, arguments)
 }
