@@ -47,7 +47,7 @@ pub(in crate::engine) struct ReadinessEntry<W = SocketTransport> {
 }
 
 // See `Connection`.
-#[cfg(target_pointer_width = "64")]
+#[cfg(all(unix, target_pointer_width = "64"))]
 const _: () = assert!(size_of::<ReadinessEntry>() <= 112);
 
 impl<W> LoopEntry for ReadinessEntry<W> {

@@ -148,7 +148,7 @@ pub(in crate::engine) enum SocketTransport {
 }
 
 // Every connection has one.
-#[cfg(target_pointer_width = "64")]
+#[cfg(all(unix, target_pointer_width = "64"))]
 const _: () = assert!(size_of::<SocketTransport>() <= 16);
 
 impl SocketTransport {
