@@ -239,10 +239,23 @@ impl TryFrom<String> for Endpoint {
 
 fn ip(text: &str) -> Result<SocketAddr, ParseEndpointError> {
     text.parse().map_err(|_| {
+        let names = if has_a_name(text) {
+            "; names of hosts are not looked up: do that first, and write the address found"
+        } else {
+            ""
+        };
         ParseEndpointError(format!(
-            "{text:?} is no address; write ADDR:PORT, such as 127.0.0.1:8080 or [::1]:8080, or unix:/path"
+            "{text:?} is no address; write ADDR:PORT, such as 127.0.0.1:8080 or [::1]:8080, or unix:/path{names}"
         ))
     })
+}
+
+/// Whether it is written like `localhost:80`.
+fn has_a_name(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    port.parse::<u16>().is_ok()
+        && !host.contains(':')
+        && host.starts_with(|first: char| first.is_alphabetic())
 }
 
 #[cfg(test)]
@@ -279,6 +292,7 @@ mod tests {
         let long = format!("unix:/{}", "x".repeat(107));
         for (text, part) in [
             ("8080", "write ADDR:PORT"),
+            ("localhost:80", "not looked up"),
             ("unix:", "needs a path"),
             ("unix:@", "needs a name"),
             ("mptcp:unix:/a", "is no address"),

@@ -9,7 +9,7 @@ use crate::engine::{self, Command, CommandQueue, Model};
 use crate::policy::{Policy, PolicyError};
 use crate::proto::erased::erase;
 use crate::server::{RunHandle, StartError, Threads, check, choose, start};
-use crate::service::{Dial, MailboxError, Service};
+use crate::service::{Dial, DialError, Service};
 use crate::stats::Stats;
 
 pub use datagram::DatagramClient;
@@ -72,15 +72,17 @@ pub struct Dialler {
 }
 
 impl Dialler {
-    /// Requests a connection: `dial` is an address, or a [`Dial`] with more to say. [`Service::open`] creates its
-    /// session; if the dial fails, [`Service::dial_failed`] is called instead.
+    /// Requests a connection: `dial` is an address, as [`Server::bind`](crate::Server::bind) takes one, or a [`Dial`]
+    /// with more to say. Names of hosts are not looked up. [`Service::open`] creates its session; if the dial fails,
+    /// [`Service::dial_failed`] is called instead.
     ///
     /// # Errors
-    /// The client has stopped, or [`Policy::mail_queue`] dials are already pending.
-    pub fn dial(&self, dial: impl Into<Dial>) -> Result<(), MailboxError> {
-        let dial = dial.into();
+    /// The text is not an address, the client has stopped, or [`Policy::mail_queue`] dials are already pending.
+    pub fn dial(&self, dial: impl TryInto<Dial, Error: Into<DialError>>) -> Result<(), DialError> {
+        let dial = dial.try_into().map_err(Into::into)?;
         let thread = dial.thread.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed));
-        self.command_queues[thread % self.command_queues.len()].push(Command::Dial(dial.into()))
+        self.command_queues[thread % self.command_queues.len()].push(Command::Dial(dial.into()))?;
+        Ok(())
     }
 
     /// Number of I/O threads.
@@ -122,8 +124,8 @@ impl RunningClient {
     /// Dials an address, or a [`Dial`]; see [`Dialler::dial`].
     ///
     /// # Errors
-    /// The client has stopped, or too many dials are already pending.
-    pub fn dial(&self, dial: impl Into<Dial>) -> Result<(), MailboxError> {
+    /// Those of [`Dialler::dial`].
+    pub fn dial(&self, dial: impl TryInto<Dial, Error: Into<DialError>>) -> Result<(), DialError> {
         self.dialler.dial(dial)
     }
 

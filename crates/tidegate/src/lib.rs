@@ -76,9 +76,9 @@ pub use server::{
     ServerHandle, StartError,
 };
 pub use service::{
-    Activity, CloseReason, Consumed, DatagramService, Dial, Dialled, Flow, Group, Joined, LayerBuffer, Mail,
-    Mailbox, MailboxError, Message, OffloadError, Origin, Outbox, Peer, Recipient, Refusal, Replies,
-    SendError, Service, ServiceOptions, Session, Spliced, TlsPeer,
+    Activity, CloseReason, Consumed, DatagramService, Dial, DialError, Dialled, Flow, Group, Joined,
+    LayerBuffer, Mail, Mailbox, MailboxError, Message, OffloadError, Origin, Outbox, Peer, Recipient,
+    Refusal, Replies, SendError, Service, ServiceOptions, Session, Spliced, TlsPeer,
 };
 pub use stats::{DatagramStats, Stats};
 pub use tidegate_os::endpoint::{Endpoint, ParseEndpointError};

@@ -14,7 +14,7 @@
 //! impl Service for Forward {
 //!     type Session = Link;
 //!     fn open(&self, _: &Peer) -> Result<Link, Refusal> {
-//!         Ok(link::dialling(self.0.clone(), Duration::from_secs(5), 64 << 10))
+//!         Ok(link::dialling(&self.0, Duration::from_secs(5), 64 << 10)?)
 //!     }
 //!     fn options(&self) -> ServiceOptions {
 //!         ServiceOptions::default().speaks_first(true).dials(1)
@@ -53,7 +53,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use crate::service::{
-    Activity, CloseReason, Consumed, Dial, Dialled, Flow, Mail, MailboxError, Outbox, Session, Spliced,
+    Activity, CloseReason, Consumed, Dial, DialError, Dialled, Flow, Mail, Outbox, Session, Spliced,
 };
 
 /// Small pieces are joined up to this size, so that a link's memory is proportional to its bytes.
@@ -207,10 +207,14 @@ pub fn pair(bytes: usize) -> (Link, Link) {
 /// time; if it cannot, or [`mail_queue`](crate::Policy::mail_queue) dials are pending already, it resets its own. Each
 /// direction holds at most `bytes`. The service must declare the dial
 /// ([`ServiceOptions::dials`](crate::ServiceOptions::dials)).
-#[must_use]
-pub fn dialling(to: impl Into<Dial>, within: Duration, bytes: usize) -> Link {
+///
+/// # Errors
+/// The text is not an address; an address that is one already cannot fail. Text is better parsed into an
+/// [`Endpoint`](crate::Endpoint) when the service is made, which finds a wrong one before there are connections.
+pub fn dialling<D: TryInto<Dial>>(to: D, within: Duration, bytes: usize) -> Result<Link, D::Error> {
+    let to = to.try_into()?;
     let (near, _) = pair(bytes);
-    Link { dials: Some(Box::new((to.into(), within))), ..near }
+    Ok(Link { dials: Some(Box::new((to, within))), ..near })
 }
 
 impl Link {
@@ -245,7 +249,7 @@ impl Link {
         }
     }
 
-    fn dial(&mut self, out: &mut Outbox<'_>) -> Result<(), MailboxError> {
+    fn dial(&mut self, out: &mut Outbox<'_>) -> Result<(), DialError> {
         let Some(dials) = self.dials.take() else { return Ok(()) };
         let (to, within) = *dials;
         out.dial(to, within, self.other())
@@ -448,7 +452,7 @@ mod tests {
 
     #[test]
     fn the_link_of_an_accepted_connection_dials_the_other() {
-        let near = || open(dialling(std::net::SocketAddr::from(([127, 0, 0, 1], 9)), LAST_BYTES_STEP, 100));
+        let near = || open(dialling("127.0.0.1:9", LAST_BYTES_STEP, 100).expect("an address"));
         let mut client = near();
         client.receive(b"early");
         let mut upstream = client.next_dial().expect("it dials").connect();

@@ -6,6 +6,7 @@
 
 mod datagram;
 
+pub use crate::proto::dial::DialError;
 pub use crate::proto::group::Group;
 pub use crate::proto::mail::{Mailbox, MailboxError, Message, OffloadError, Recipient, SendError};
 pub use crate::proto::outbox::{LayerBuffer, Outbox};

@@ -1,11 +1,14 @@
 //! Plain types that all layers use: what a session answers, who its peer is, and how a connection ends.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
-use tidegate_os::endpoint::Endpoint;
+use tidegate_os::endpoint::{Endpoint, ParseEndpointError};
 
 /// How a connection goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,14 +180,16 @@ pub enum Origin {
 
 /// Parameters of a dial; see [`Dialler`](crate::client::Dialler) and [`Outbox::dial`](crate::Outbox::dial).
 ///
-/// Whatever converts into an [`Endpoint`] also converts into a dial to it. Text is parsed where it is read, because a
-/// dial has no way to say what is wrong with it: `let to: Endpoint = text.parse()?`.
+/// Whatever converts into an [`Endpoint`] also converts into a dial to it; text does by [`TryFrom`] or `parse`, and
+/// names of hosts are not looked up.
 ///
 /// ```
 /// # use std::net::SocketAddr;
 /// # use tidegate::Dial;
 /// let addr = SocketAddr::from(([127, 0, 0, 1], 7000));
 /// assert_eq!(Dial::from(addr), Dial::to(addr));
+/// assert_eq!("127.0.0.1:7000".parse::<Dial>()?.tag(1), Dial::to(addr).tag(1));
+/// # Ok::<(), tidegate::ParseEndpointError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -225,11 +230,47 @@ impl Dial {
     }
 }
 
-impl<T: Into<Endpoint>> From<T> for Dial {
-    fn from(to: T) -> Self {
+/// Not for all that converts into an [`Endpoint`] at once: the compiler takes text for a part of that.
+macro_rules! dial_to {
+    ($($address:ty),*) => {$(
+        impl From<$address> for Dial {
+            fn from(to: $address) -> Self {
+                Self::to(to)
+            }
+        }
+    )*};
+}
+
+dial_to!(Endpoint, &Endpoint, SocketAddr, SocketAddrV4, SocketAddrV6, PathBuf, &Path);
+
+impl<I: Into<IpAddr>> From<(I, u16)> for Dial {
+    fn from(to: (I, u16)) -> Self {
         Self::to(to)
     }
 }
+
+impl FromStr for Dial {
+    type Err = ParseEndpointError;
+
+    fn from_str(text: &str) -> Result<Self, ParseEndpointError> {
+        Ok(Self::to(text.parse::<Endpoint>()?))
+    }
+}
+
+macro_rules! dial_to_text {
+    ($($text:ty),*) => {$(
+        impl TryFrom<$text> for Dial {
+            type Error = ParseEndpointError;
+
+            fn try_from(text: $text) -> Result<Self, ParseEndpointError> {
+                text.parse()
+            }
+        }
+    )*};
+}
+
+dial_to_text!(&str, &String, String);
+
 /// What a session is in the middle of; see [`Outbox::set_activity`](crate::Outbox::set_activity).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -320,6 +361,13 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+/// What cannot fail refuses nothing: `link::dialling(addr, ..)?` in [`open`](crate::Service::open).
+impl From<Infallible> for Refusal {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
 
 /// Why a connection ended. Every one is counted in [`Stats`](crate::Stats).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,15 +1,59 @@
 //! A request for an outgoing connection, and how its result is reported.
 
+use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use super::mail::Address;
+use tidegate_os::endpoint::ParseEndpointError;
+
+use super::mail::{Address, MailboxError};
 use super::panics::{Contained, contain};
 use crate::proto::erased::ErasedService;
 use crate::proto::session::{Dialled, Mail, Session};
 use crate::stats::Counters;
 use crate::types::Dial;
+
+/// Why nothing was dialled: neither mail nor [`Service::dial_failed`](crate::Service::dial_failed) follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DialError {
+    /// The text is not an address.
+    Address(ParseEndpointError),
+    /// The I/O thread takes no dial now, or none any more.
+    Queue(MailboxError),
+}
+
+impl fmt::Display for DialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(e) => e.fmt(f),
+            Self::Queue(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for DialError {}
+
+impl From<ParseEndpointError> for DialError {
+    fn from(e: ParseEndpointError) -> Self {
+        Self::Address(e)
+    }
+}
+
+impl From<MailboxError> for DialError {
+    fn from(e: MailboxError) -> Self {
+        Self::Queue(e)
+    }
+}
+
+/// An address that is one already: `dial` takes it as it takes text.
+impl From<Infallible> for DialError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
 
 /// A request for an outgoing connection, from a [`Dialler`](crate::Dialler) or from a session
 /// ([`Outbox::dial`](crate::Outbox::dial)).

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use tidegate_os::file::FileRange;
 
 use super::connection::Context;
-use super::dial::DialRequest;
-use super::mail::{Address, MailboxError, OffloadError, SessionWaker};
+use super::dial::{DialError, DialRequest};
+use super::mail::{Address, OffloadError, SessionWaker};
 use super::panics::{Contained, contain};
 use super::queue::SendQueue;
 use super::rare::RareState;
@@ -265,8 +265,9 @@ impl Outbox<'_> {
         Ok(())
     }
 
-    /// Dials an address, or a [`Dial`], on the I/O thread of this session, and gives the connection to `session`.
-    /// Afterwards, or if it is not established `within` this time, this session receives [`Mail::Dialled`]; until then
+    /// Dials an address (also as text, as [`Server::bind`](crate::Server::bind) takes one) or a [`Dial`] on the I/O
+    /// thread of this session, and gives the connection to `session`. Names of hosts are not looked up, because that
+    /// blocks: [offload](Self::offload) it. Afterwards, or if it is not established `within` this time, this session receives [`Mail::Dialled`]; until then
     /// it counts as [at work](Activity::Work), so that a stop waits for it. [`Dial::thread`] is ignored. The service
     /// must declare that its sessions dial ([`ServiceOptions::dials`](crate::ServiceOptions::dials)), which reserves
     /// connections within [`Policy::max_connections`](crate::Policy::max_connections).
@@ -275,17 +276,18 @@ impl Outbox<'_> {
     /// blocks until connected, and `tokio` starts a task.
     ///
     /// # Errors
-    /// The thread has stopped, or [`Policy::mail_queue`](crate::Policy::mail_queue) dials are already pending;
-    /// `session` is dropped, and no mail follows. A failed connect is reported by mail;
+    /// The text is not an address, the thread has stopped, or [`Policy::mail_queue`](crate::Policy::mail_queue) dials
+    /// are already pending; `session` is dropped, and no mail follows. A failed connect is reported by mail;
     /// [`io::ErrorKind::QuotaExceeded`] means that all permits are taken and one may become free soon.
     pub fn dial(
         &mut self,
-        dial: impl Into<Dial>,
+        dial: impl TryInto<Dial, Error: Into<DialError>>,
         within: Duration,
         session: impl Session,
-    ) -> Result<(), MailboxError> {
+    ) -> Result<(), DialError> {
+        let dial = dial.try_into().map_err(Into::into)?;
         let until = self.now().checked_add(within).unwrap_or_else(|| self.now() + LONGEST);
-        let request = DialRequest::of(self.address(), dial.into(), until, Box::new(session));
+        let request = DialRequest::of(self.address(), dial, until, Box::new(session));
         self.context.mail_sink.dial(request)?;
         self.state_of_session.rare_mut().jobs += 1;
         Ok(())

@@ -32,8 +32,13 @@ impl Session for Obeys {
                 b'J' => out.offload(|| -> u8 { std::panic::resume_unwind(Box::new("")) }).unwrap(),
                 b'm' => Self::mailbox(out).send(Some("self")).unwrap(),
                 b'd' => {
-                    let dial = Dial::to("127.0.0.1:9".parse::<std::net::SocketAddr>().unwrap());
+                    let dial: Dial = "127.0.0.1:9".parse().unwrap();
                     out.dial(dial.tag(at as u64 + 1), Duration::from_secs(1), Obeys::default()).unwrap();
+                }
+                b't' => out.dial("unix:/run/app.sock", Duration::from_secs(1), Obeys::default()).unwrap(),
+                b'n' => {
+                    let refused = out.dial("localhost:9", Duration::from_secs(1), Obeys::default());
+                    out.write(refused.unwrap_err().to_string().as_bytes());
                 }
                 b'W' => {
                     out.set_activity(Activity::Work);
@@ -201,6 +206,19 @@ fn dials_are_answered_by_the_test() {
     conn.settle();
     assert_eq!(text(&mut conn), "1 connected;2 down;3 the server has stopped;");
     assert!(conn.next_dial().is_none());
+}
+
+#[test]
+fn a_session_dials_text_and_no_names() {
+    let mut conn = conn();
+    conn.receive(b"t");
+    assert_eq!(conn.next_dial().unwrap().dial().to.to_string(), "unix:/run/app.sock");
+    conn.settle();
+    conn.receive(b"n");
+    let said = text(&mut conn);
+    assert!(said.contains("localhost:9") && said.contains("not looked up"), "{said}");
+    assert!(conn.next_dial().is_none());
+    assert_eq!(conn.state(), TestState::Open);
 }
 
 #[test]

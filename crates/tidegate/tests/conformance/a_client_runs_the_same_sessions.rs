@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tidegate::service::Origin;
 use tidegate::{
-    Client, CloseReason, Consumed, Dial, Endpoint, Flow, Model, Outbox, Peer, PolicyError, Refusal, Service,
-    ServiceOptions, Session,
+    Client, CloseReason, Consumed, Dial, DialError, Endpoint, Flow, MailboxError, Model, Outbox, Peer,
+    PolicyError, Refusal, Service, ServiceOptions, Session,
 };
 
 use crate::kit::{self, ClosedPort, EchoPeer, Tape};
@@ -145,15 +145,18 @@ fn many_dials(model: Model, dials: u64, bytes: usize) {
     let total = dials * bytes as u64;
     assert_eq!((stats.attempted, stats.accepted, stats.dial_failed), (dials, dials, 0));
     assert_eq!((stats.bytes_in, stats.bytes_out), (total, total));
-    dialler.dial(Dial::to(echo_peer.addr)).expect_err("the client has stopped");
+    let stopped = dialler.dial(echo_peer.addr.to_string()).expect_err("the client has stopped");
+    assert_eq!(stopped, DialError::Queue(MailboxError::Stopped));
 }
 
 fn a_closed_port(model: Model) {
     let closed = ClosedPort::new();
     let to = closed.addr;
     let (client, log) = client(model, 10);
+    let name = client.dial("localhost:80").expect_err("names are not looked up");
+    assert!(matches!(name, DialError::Address(_)), "{name}");
     for tag in 0..10 {
-        client.dialler().dial(Dial::to(to).tag(tag)).expect("dial");
+        client.dialler().dial(to.to_string().parse::<Dial>().expect("an address").tag(tag)).expect("dial");
     }
     kit::until("every dial has failed", || log.all().len() == 10);
     for tag in 0..10 {

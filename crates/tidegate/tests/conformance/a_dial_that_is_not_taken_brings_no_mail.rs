@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use tidegate::{Consumed, Flow, Mail, MailboxError, Model, Outbox, Peer, Refusal, Service, ServiceOptions, Session};
+use tidegate::{Consumed, DialError, Flow, Mail, MailboxError, Model, Outbox, Peer, Refusal, Service, ServiceOptions, Session};
 
 use crate::kit;
 
@@ -61,7 +61,7 @@ impl Session for Dialling {
             for _ in 0..DIALS {
                 match out.dial(self.to, kit::timeout(), Nothing) {
                     Ok(()) => self.count.taken.fetch_add(1, SeqCst),
-                    Err(MailboxError::Full) => self.count.refused.fetch_add(1, SeqCst),
+                    Err(DialError::Queue(MailboxError::Full)) => self.count.refused.fetch_add(1, SeqCst),
                     Err(e) => panic!("{e}"),
                 };
             }

@@ -20,7 +20,7 @@ impl Service for Proxy {
     type Session = Link;
 
     fn open(&self, _: &Peer) -> Result<Link, Refusal> {
-        Ok(link::dialling(self.to.clone(), CONNECT_TIMEOUT, LINK_BYTES))
+        Ok(link::dialling(&self.to, CONNECT_TIMEOUT, LINK_BYTES)?)
     }
 
     /// The upstream may speak first. Each connection dials one: places for both are set aside.
