@@ -38,17 +38,15 @@ impl DatagramService for UdpSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate::policy::datagram::ReplyLimits;
+    use tidegate::testing::TestDatagrams;
 
     #[test]
     fn joined_datagrams_come_back_as_they_came() {
         let from: SocketAddr = ([127, 0, 0, 1], 9).into();
-        let mut out = Replies::new(ReplyLimits { datagrams: 99, bytes: 999, segments: 8, segment_bytes: 99 });
-        UdpEcho.on_datagrams(&Joined { from, bytes: &[7; 25], segment: 10 }, &mut out);
-        UdpEcho.on_datagram(from, b"alone", &mut out);
-        let runs: Vec<_> = out.iter().map(|(run, bytes)| (run.to, run.datagrams, bytes.len())).collect();
-        assert_eq!(runs, [(from, 3, 25), (from, 1, 5)]);
-        UdpSink.on_datagrams(&Joined { from, bytes: &[7; 25], segment: 10 }, &mut out);
-        assert_eq!(out.len(), 4);
+        let mut echo = TestDatagrams::new(UdpEcho);
+        let back = echo.receive_joined(from, &[7; 25], 10);
+        assert_eq!(back, [(from, vec![7; 10]), (from, vec![7; 10]), (from, vec![7; 5])]);
+        assert_eq!(echo.receive(from, b"alone"), [(from, b"alone".to_vec())]);
+        assert!(TestDatagrams::new(UdpSink).receive_joined(from, &[7; 25], 10).is_empty());
     }
 }

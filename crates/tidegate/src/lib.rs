@@ -39,28 +39,28 @@
 //! | [`server`], [`client`] | running a service: listening or dialling |
 //! | [`link`] | forwards bytes between two connections |
 //! | [`policy`] | all limits |
-//! | [`engine`] | the I/O models |
+//! | [`Model`] | the I/O models |
 //! | [`fastpath`] | shared memory instead of TCP between two processes on one host |
-//! | [`proto`] | the sans-I/O state machines underneath |
-//! | [`stats`] | the counters every engine fills |
+//! | [`stats`] | the counters |
 //! | [`testing`] | sessions without sockets, for tests of services |
 //!
 //! # Compatible versions
 //!
 //! What may grow is `non_exhaustive` and has constructors or setters: limits, reasons, counters, what a session
-//! answers. The slices `ALL` get longer with what they list. [`proto`], what [`policy`] and [`stats`] offer to engines
-//! ([`Counters`](stats::Counters) and the functions beside the limits), and the layout of shared memory under
-//! [`fastpath`] are public for tests, fuzzing and the other crates of this project: a minor version may change them.
+//! answers. The slices `ALL` get longer with what they list. What these pages do not show and can be named all the same
+//! is for tests, fuzzing and the other crates of this project: a minor version may change it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
 pub mod client;
-pub mod engine;
+mod engine;
 pub mod fastpath;
 pub mod link;
 mod model;
 pub mod policy;
+// Fuzz targets and the tests of other crates run its parts.
+#[doc(hidden)]
 pub mod proto;
 pub mod server;
 pub mod service;
@@ -89,6 +89,8 @@ pub mod system {
     pub use tidegate_os::process::{allowed_cpus, descriptor_limit, pin_to_cpus, raise_descriptor_limit};
     pub use tidegate_os::socket::local_endpoint;
     /// Directories that no path can escape from, and reads of cached file data that do not block.
+    // For the file service of this project.
+    #[doc(hidden)]
     pub mod file {
         pub use tidegate_os::file::Listed;
         pub use tidegate_os::folder::{Folder, identity, is_exhausted, read_cached};

@@ -1,4 +1,7 @@
-//! The counters every engine fills.
+//! The counters of servers and clients: [`Stats`] and [`DatagramStats`].
+//!
+//! Engines fill the hidden ones, one set for each I/O thread; fuzz targets and tests of other crates drive connections
+//! with such a set.
 
 mod datagram;
 
@@ -6,11 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::types::CloseReason;
-pub use datagram::{DatagramCounters, DatagramStats};
+pub(crate) use datagram::DatagramCounters;
+pub use datagram::DatagramStats;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of one I/O thread, on separate cache lines.
+        #[doc(hidden)]
         #[derive(Debug)]
         #[repr(align(128))]
         pub struct Counters {
@@ -164,6 +169,7 @@ impl Stats {
 }
 
 /// How many threads write a [`Counter`].
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
     /// One: a plain load and store is enough and cheaper than an atomic addition.
@@ -173,6 +179,7 @@ pub enum Writers {
 }
 
 /// A number written by the threads of an engine and readable from any thread.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct Counter {
     value: AtomicU64,
@@ -234,11 +241,12 @@ impl std::iter::Sum for Stats {
 
 /// The counters of each thread.
 #[must_use]
-pub fn each(all: &[Arc<Counters>]) -> Vec<Stats> {
+pub(crate) fn each(all: &[Arc<Counters>]) -> Vec<Stats> {
     all.iter().map(|one| one.read()).collect()
 }
 
 /// Sums counters of all threads.
+#[doc(hidden)]
 #[must_use]
 pub fn sum<'a>(all: impl IntoIterator<Item = &'a Arc<Counters>>) -> Stats {
     all.into_iter().map(|one| one.read()).sum()

@@ -94,8 +94,8 @@ pub enum MessageFlow {
 /// The relation of the largest message to the input that may be unconsumed; takes the limit's name.
 macro_rules! frame_is_input {
     ($limit:literal) => {
-        tidegate::policy::limit::Relation {
-            holds: tidegate::policy::limit::Holds::BelowBy($crate::websocket::FRAMING_BYTES as u128),
+        tidegate::policy::table::Relation {
+            holds: tidegate::policy::table::BelowBy($crate::websocket::FRAMING_BYTES as u128),
             other: "input_bytes",
             remedy: concat!(
                 "an incomplete frame, and its framing of 256 bytes, are unconsumed input; ",

@@ -32,7 +32,8 @@
 //!
 //! No I/O thread opens a descriptor received from another process, blocks on such a socket, or closes one (`closer`).
 //!
-//! `ring`, `layout` and `protocol` are public for other programs that implement the protocol.
+//! `ring`, `layout` and `protocol` can be named, because tests, fuzzing and the load generator of this project play
+//! either end; a minor version may change them.
 //!
 //! This describes Linux. Windows has a socket option for the same purpose (`SIO_LOOPBACK_FAST_PATH`): a listener and a
 //! dialling socket only set it, and the connection remains an ordinary TCP connection.
@@ -45,6 +46,7 @@ mod closer;
 #[cfg(target_os = "linux")]
 mod handshake;
 #[cfg(target_os = "linux")]
+#[doc(hidden)]
 pub mod layout;
 #[cfg(target_os = "linux")]
 mod link;
@@ -53,10 +55,12 @@ mod none;
 #[cfg(target_os = "linux")]
 mod pending;
 #[cfg(target_os = "linux")]
+#[doc(hidden)]
 pub mod protocol;
 #[cfg(target_os = "linux")]
 mod rendezvous;
 #[cfg(target_os = "linux")]
+#[doc(hidden)]
 pub mod ring;
 #[cfg(target_os = "linux")]
 pub mod sockmap;

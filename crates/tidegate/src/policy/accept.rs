@@ -106,6 +106,7 @@ pub struct Accept, as "accept." of Policy, at |policy| Some(&mut policy.accept);
 
 /// Watermarks of outstanding accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PostedAccepts {
     /// More are posted when fewer than this are outstanding.
     pub low: NonZeroU32,
@@ -113,6 +114,14 @@ pub struct PostedAccepts {
     /// (FD_ACCEPT), the server is behind: the number is at least doubled, up to the backlog. A thread of `overlapped`
     /// has at most 62, less its connections.
     pub high: NonZeroU32,
+}
+
+impl PostedAccepts {
+    /// Between these marks; the low one must not be above the high one.
+    #[must_use]
+    pub fn new(low: NonZeroU32, high: NonZeroU32) -> Self {
+        Self { low, high }
+    }
 }
 
 /// What happens to new connections while the server is full.

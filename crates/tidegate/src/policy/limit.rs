@@ -32,6 +32,8 @@ pub struct Limit<P: 'static> {
     /// A description of the default, where it depends on something.
     pub default_note: Option<&'static str>,
     /// Its relation to another limit.
+    // Only a row of a table says one.
+    #[doc(hidden)]
     pub relation: Option<Relation>,
     /// The limit that must be set for this one to apply, and a value for it.
     pub needs: Option<(&'static str, &'static str)>,

@@ -2,30 +2,36 @@
 //!
 //! A [`Policy`] is plain data with a default and a setter for each limit. [`Policy::check`] checks the limits against
 //! one another when a server or client is built; a wrong combination is a [`PolicyError`] that names both limits and
-//! the remedy. Engines never read a limit and decide: they call the functions next to the limits ([`accept`],
-//! [`timeouts`], [`sends`]) or carry out an action of `proto`.
+//! the remedy.
 //!
-//! All properties of a limit are one entry of a table ([`limit`]): name, default, range, relations, option and key, its
+//! All properties of a limit are one entry of a table ([`Limit`]): name, default, range, relations, option and key, its
 //! effect on each model, whether it may change while a server runs. A limit that a model cannot enforce is refused by
 //! name where relying on it would be a mistake, and listed as [without effect](crate::Model::without_effect) elsewhere:
 //! no limit is ignored silently.
 
+// Engines never read a limit and decide: they call the functions next to the limits (`accept`, `timeouts`, `sends` …)
+// or carry out an action of `proto`.
+
+// Tests of this crate and of services compare with its constants.
+#[doc(hidden)]
 pub mod accept;
-pub mod buffers;
+mod buffers;
 mod change;
 mod check;
-pub mod datagram;
-pub mod fast_path;
-pub mod limit;
-pub mod memory;
-pub mod offload;
-pub mod pressure;
-pub mod sends;
+pub(crate) mod datagram;
+mod fast_path;
+pub(crate) mod limit;
+pub(crate) mod memory;
+mod offload;
+pub(crate) mod pressure;
+pub(crate) mod sends;
 pub mod setting;
 #[doc(hidden)]
 pub mod table;
+// As `accept`.
+#[doc(hidden)]
 pub mod timeouts;
-pub mod wait;
+pub(crate) mod wait;
 
 use fast_path::FAST_PATH;
 use sends::MOST_POSTED;
@@ -109,9 +115,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         on: &[(EVERY, Kept)],
         default_note: Some("100000, lowered to what the descriptor limit allows"),
     }
-    /// Counts a socket and its operations in the kernel when idle, as measured
-    /// ([`SOCKET_BYTES`](memory::SOCKET_BYTES)), and socket buffers of a fixed size. Buffers that the system tunes are
-    /// bounded by `net.ipv4.tcp_mem` for all sockets together.
+    /// Counts a socket and its operations in the kernel when idle, as measured (4 KiB), and socket buffers of a fixed
+    /// size. Buffers that the system tunes are bounded by `net.ipv4.tcp_mem` for all sockets together.
     kernel_memory: Option<usize> = None => {
         what: "Kernel memory budget for max-connections: sockets, operations, and socket buffers of a fixed size",
         cost: "too low: a max-connections that exceeds it is refused, and the default is lowered",
@@ -504,6 +509,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
 }
 
 /// Rounds up to whole pages: the system pins whole pages. Most systems have pages of 4 KiB, some of 16 or 64.
+// Configurations of this project round with it.
+#[doc(hidden)]
 #[must_use]
 pub fn whole_pages(bytes: usize) -> usize {
     bytes.next_multiple_of(page_bytes())

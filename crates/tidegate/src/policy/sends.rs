@@ -76,6 +76,7 @@ const FILE_GROWTH: usize = 8;
 
 /// Bytes of a file for the next operation whose progress is visible only at its end, after one of so many bytes took
 /// so long: as many as the peer takes in a quarter of a second, and [`FILE_QUANTUM`] first.
+#[cfg_attr(not(any(windows, test)), expect(dead_code, reason = "elsewhere the kernel reports progress"))]
 #[must_use]
 pub fn file_step(last: Option<(usize, Duration)>) -> usize {
     let Some((bytes, time)) = last else { return FILE_QUANTUM };

@@ -3,7 +3,9 @@
 //! Public only because services declare their limits with the same macro, which expands to these names.
 
 use super::Limit;
-pub use super::limit::{Change::*, Effect::*, Holds::*, Range::*, Relation, TIME, TIME_OR_ZERO};
+pub use super::limit::{
+    Change::*, Effect::*, Holds::*, Range::*, Relation, TIME, TIME_OR_ZERO, declares_every_model,
+};
 pub use super::setting::{PolicyField, Unit::*};
 pub use crate::model::Model::{self, *};
 
@@ -125,7 +127,7 @@ macro_rules! limits {
             };
         }
 
-        const _: () = $crate::policy::limit::declares_every_model($Struct::ROWS);
+        const _: () = $crate::policy::table::declares_every_model($Struct::ROWS);
     };
 }
 

@@ -60,7 +60,7 @@ pub struct Lost {
 impl Replies {
     /// An empty queue.
     #[must_use]
-    pub fn new(limits: ReplyLimits) -> Self {
+    pub(crate) fn new(limits: ReplyLimits) -> Self {
         Self {
             limits,
             bytes: Vec::new(),
@@ -141,17 +141,17 @@ impl Replies {
 
     /// Whether so much is queued that it must be sent before the service is called again.
     #[must_use]
-    pub fn wants_out(&self) -> bool {
+    pub(crate) fn wants_out(&self) -> bool {
         self.limits.wants_out(self.waiting, self.waiting_bytes)
     }
 
     /// The queued runs in order, with their bytes.
-    pub fn iter(&self) -> impl Iterator<Item = (&ReplyRun, &[u8])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ReplyRun, &[u8])> {
         self.runs.iter().map(|run| (run, &self.bytes[run.range()]))
     }
 
     /// Removes the first run, sent or not.
-    pub fn pop(&mut self) -> Option<ReplyRun> {
+    pub(crate) fn pop(&mut self) -> Option<ReplyRun> {
         let run = self.runs.pop_front()?;
         self.waiting -= run.datagrams;
         self.waiting_bytes -= run.length;
@@ -162,13 +162,13 @@ impl Replies {
     }
 
     /// Takes everything: one block of bytes, and the runs in it.
-    pub fn take(&mut self) -> (Vec<u8>, VecDeque<ReplyRun>) {
+    pub(crate) fn take(&mut self) -> (Vec<u8>, VecDeque<ReplyRun>) {
         (self.waiting, self.waiting_bytes) = (0, 0);
         (std::mem::take(&mut self.bytes), std::mem::take(&mut self.runs))
     }
 
     /// Returns and resets the counts of dropped replies.
-    pub fn take_lost(&mut self) -> Lost {
+    pub(crate) fn take_lost(&mut self) -> Lost {
         std::mem::take(&mut self.lost)
     }
 }

@@ -17,8 +17,8 @@ pub trait MailSink: Send + Sync {
     /// Queues mail for a connection and wakes its thread if it sleeps.
     fn post(&self, to: Token, mail: Mail) -> Result<(), SendError<Mail>>;
 
-    /// Queues a dial for this thread, or one of the same kind. A request that is not queued is
-    /// [refused](DialRequest::refused), so that no mail follows.
+    /// Queues a dial for this thread, or one of the same kind. A request that is not queued is refused, so that no mail
+    /// follows.
     fn dial(&self, request: DialRequest) -> Result<(), MailboxError> {
         request.refused();
         Err(MailboxError::Stopped)
@@ -298,11 +298,19 @@ impl std::error::Error for MailboxError {}
 
 /// A message that was not queued, and why.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SendError<M> {
     /// Why.
     pub error: MailboxError,
     /// The message, for another try.
     pub message: M,
+}
+
+impl<M> SendError<M> {
+    /// What becomes of a message that is refused for this reason.
+    pub fn new(error: MailboxError, message: M) -> Self {
+        Self { error, message }
+    }
 }
 
 impl<M> From<SendError<M>> for MailboxError {

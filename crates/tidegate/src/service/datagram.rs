@@ -41,6 +41,7 @@ pub trait DatagramService: Send + 'static {
 
 /// Datagrams of one peer that arrived together.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Joined<'a> {
     /// Their sender.
     pub from: SocketAddr,

@@ -9,7 +9,7 @@ macro_rules! datagram_counters {
         /// Counters of one I/O thread, on separate cache lines.
         #[derive(Debug)]
         #[repr(align(128))]
-        pub struct DatagramCounters {
+        pub(crate) struct DatagramCounters {
             $($(#[$doc])* pub $name: Counter,)*
         }
 
@@ -23,7 +23,7 @@ macro_rules! datagram_counters {
         impl DatagramCounters {
             /// All zero. Only the owning thread writes them.
             #[must_use]
-            pub fn new() -> Self {
+            pub(crate) fn new() -> Self {
                 Self { $($name: Counter::new(Writers::One),)* }
             }
         }
@@ -37,7 +37,7 @@ macro_rules! datagram_counters {
 
             /// The sum over all threads.
             #[must_use]
-            pub fn sum(all: &[Arc<DatagramCounters>]) -> Self {
+            pub(crate) fn sum(all: &[Arc<DatagramCounters>]) -> Self {
                 let mut stats = Self::default();
                 for counters in all {
                     $(stats.$name += counters.$name.get();)*

@@ -48,7 +48,7 @@ fn case(model: Model) {
     let mailbox = given.recv().expect("a mailbox");
     let refused: Vec<u8> = (0..SENT)
         .filter_map(|n| mailbox.send(n).err())
-        .map(|SendError { error, message }| {
+        .map(|SendError { error, message, .. }| {
             assert_eq!(error, MailboxError::Full);
             message
         })

@@ -13,7 +13,7 @@ on_every_model!(case);
 fn case(model: Model) {
     for most in [100_000, 3] {
         let mut policy = kit::with_threads(model, 1).max_connections(most);
-        let marks = PostedAccepts { low: NonZeroU32::MIN, high: NonZeroU32::new(2).unwrap() };
+        let marks = PostedAccepts::new(NonZeroU32::MIN, NonZeroU32::new(2).unwrap());
         policy.accept.posted = Some(marks);
         let Some(policy) = kit::kept_by(model, policy, "accept.posted") else { return };
         let (service, witness) = Echo::service();

@@ -63,7 +63,7 @@ fn case(model: Model) {
 fn with_marks(policy: &Policy, low: u32, high: u32) -> Policy {
     let mut marked = policy.clone().max_connections(1000);
     let marks = NonZeroU32::new(low).zip(NonZeroU32::new(high));
-    marked.accept.posted = marks.map(|(low, high)| PostedAccepts { low, high });
+    marked.accept.posted = marks.map(|(low, high)| PostedAccepts::new(low, high));
     marked
 }
 

@@ -61,6 +61,6 @@ fn threads(model: Model, random: &mut Random, policy: &mut Policy) {
     if model == Model::Uring && random.one_in(2) {
         let one = NonZeroU32::MIN;
         policy.accept.posted =
-            Some(PostedAccepts { low: one, high: one.saturating_add(random.below(4) as u32) });
+            Some(PostedAccepts::new(one, one.saturating_add(random.below(4) as u32)));
     }
 }

@@ -24,7 +24,7 @@ struct NoMail;
 
 impl MailSink for NoMail {
     fn post(&self, _: Token, mail: Mail) -> std::result::Result<(), SendError<Mail>> {
-        Err(SendError { error: MailboxError::Stopped, message: mail })
+        Err(SendError::new(MailboxError::Stopped, mail))
     }
 }
 
