@@ -43,6 +43,8 @@
 //! | [`fastpath`] | shared memory instead of TCP between two processes on one host |
 //! | [`stats`] | the counters |
 //! | [`testing`] | sessions without sockets, for tests of services |
+//! | [`_tutorial`] | from an echo server to a tested service, step by step |
+//! | [`_cookbook`] | mail, groups, timers, half-close, clients and dialling: a program each |
 //!
 //! # Compatible versions
 //!
@@ -98,6 +100,14 @@ pub mod system {
     }
     pub use tidegate_os::{descriptor, handover};
 }
+
+#[cfg(any(doc, doctest))]
+#[doc = include_str!("tutorial.md")]
+pub mod _tutorial {}
+
+#[cfg(any(doc, doctest))]
+#[doc = include_str!("cookbook.md")]
+pub mod _cookbook {}
 
 /// Compiles the example of README.md.
 #[cfg(doctest)]
