@@ -7,6 +7,10 @@ use tidegate::{Peer, Refusal, Service, ServiceOptions};
 
 use crate::{AsyncSession, Connection};
 
+/// Stack that the code may use unless it [says](AsyncService::stack_bytes) how much it needs: enough for hyper in a
+/// build without optimisation.
+const STACK_BYTES: usize = 1 << 20;
+
 /// Creates a [`Service`] from an async function that serves one connection; see the [crate].
 ///
 /// The future must be [`Send`]: `pool` and `tokio` move connections between threads. Its result is ignored.
@@ -38,7 +42,7 @@ where
 {
     AsyncService {
         serve,
-        options: ServiceOptions::default(),
+        options: ServiceOptions::default().stack_bytes(STACK_BYTES),
         #[cfg(feature = "tokio")]
         runtime: None,
         future: PhantomData,
@@ -109,6 +113,13 @@ impl<F, T> AsyncService<F, T> {
     #[must_use]
     pub fn dials(self, dials: usize) -> Self {
         Self { options: self.options.dials(dials), ..self }
+    }
+
+    /// Sets the stack that the code needs, in bytes, in place of 1 MiB; see [`ServiceOptions::stack_bytes`]. Less allows
+    /// a lower [`Policy::thread_stack_bytes`](tidegate::Policy::thread_stack_bytes) on `blocking` and `pool`.
+    #[must_use]
+    pub fn stack_bytes(self, bytes: usize) -> Self {
+        Self { options: self.options.stack_bytes(bytes), ..self }
     }
 
     /// Enters this tokio runtime while the code runs, for code that calls `tokio::spawn` or uses tokio's timers and

@@ -15,7 +15,7 @@ use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate::{CloseReason, Model, Policy, Running, Server, Stats};
+use tidegate::{CloseReason, Model, Running, Server, Stats};
 use tidegate_services::http::http2 as service;
 use tidegate_services::{HttpLimits, Page};
 use tokio::net::TcpStream;
@@ -35,9 +35,7 @@ fn on_every_model(limits: HttpLimits, test: impl AsyncFn(SocketAddr, &Running)) 
         eprintln!("on {model}");
         let limits = limits.body_bytes(BODY_BYTES);
         let server = Server::new(service(Page::new(vec![b'x'; 70_000], "text/plain"), limits).unwrap());
-        // hyper without optimisation needs more than the 128 KiB that threads of two models have.
-        let server = server.model(model).policy(Policy::default().thread_stack_bytes(1 << 20));
-        let running = server.bind("127.0.0.1:0").unwrap().start().unwrap();
+        let running = server.model(model).bind("127.0.0.1:0").unwrap().start().unwrap();
         let at = running.local_addr().addr().unwrap();
         let stats = runtime.block_on(async {
             tokio::time::timeout(DEADLINE, test(at, &running)).await.expect("the test ends");

@@ -55,7 +55,7 @@ impl<S: Service> Client<S> {
     pub fn start(self) -> Result<RunningClient, StartError> {
         let service = erase(self.service);
         check(&self.policy, service.options().dials, |policy| service.check_limits(policy))?;
-        let model = choose(self.model, &self.policy)?;
+        let model = choose(self.model, &self.policy, service.options())?;
         engine::check_client(model, &self.policy)?;
         let (threads, run) = start(model, service, self.policy, None)?;
         let dialler =

@@ -19,7 +19,7 @@ use crate::engine::{self, Availability, Model};
 use crate::policy::accept::deferral;
 use crate::policy::{DatagramPath, Policy, PolicyError};
 use crate::proto::erased::{ErasedService, erase};
-use crate::service::Service;
+use crate::service::{Service, ServiceOptions};
 
 pub(crate) use datagram::ip_address as datagram_address;
 pub use datagram::{BoundDatagramServer, DatagramHandle, DatagramServer, RunningDatagrams};
@@ -269,7 +269,7 @@ impl<S: Service> Server<S> {
     fn checked(self) -> Result<(Arc<dyn ErasedService>, Policy, Model), StartError> {
         let service = erase(self.service);
         check(&self.policy, service.options().dials, |policy| service.check_limits(policy))?;
-        let model = choose(self.model, &self.policy)?;
+        let model = choose(self.model, &self.policy, service.options())?;
         Ok((service, self.policy, model))
     }
 }
@@ -297,13 +297,21 @@ pub(crate) fn check(
     limits(policy)
 }
 
-/// The selected model, or the best one; it must be available, and able to enforce the policy.
-pub(crate) fn choose(asked: Option<Model>, policy: &Policy) -> Result<Model, StartError> {
+/// The selected model, or the best one; it must be available, and able to enforce the policy for a service that needs
+/// this.
+pub(crate) fn choose(
+    asked: Option<Model>,
+    policy: &Policy,
+    needs: ServiceOptions,
+) -> Result<Model, StartError> {
     let model = asked.unwrap_or_else(|| Model::best_for(policy).model);
     if let Availability::Unavailable(why) = model.availability() {
         return Err(StartError::Unavailable { model, why });
     }
     engine::check_policy(model, policy)?;
+    if matches!(model, Model::Blocking | Model::Pool) {
+        policy.check_stack(needs.stack_bytes)?;
+    }
     Ok(model)
 }
 
@@ -402,6 +410,36 @@ mod tests {
         let why = server().bind("localhost:80").err().unwrap();
         assert!(matches!(why, StartError::Address(_)), "{why:?}");
         assert!(why.to_string().contains("write ADDR:PORT"), "{why}");
+    }
+
+    /// Needs more stack than the default.
+    struct Deep;
+
+    impl Service for Deep {
+        type Session = Deaf;
+        fn open(&self, _peer: &Peer) -> Result<Deaf, Refusal> {
+            Ok(Deaf)
+        }
+        fn options(&self) -> ServiceOptions {
+            ServiceOptions::default().stack_bytes(1 << 20)
+        }
+    }
+
+    #[test]
+    fn a_stack_that_is_too_small_is_refused_where_the_policy_sets_it() {
+        let bind = |model, stack| {
+            let policy = Policy::default().thread_stack_bytes(stack);
+            Server::new(Deep).model(model).policy(policy).bind("127.0.0.1:0").map(drop)
+        };
+        for model in [Model::Blocking, Model::Pool] {
+            assert!(bind(model, None).is_ok() && bind(model, Some(1 << 20)).is_ok(), "{model}");
+            let why = bind(model, Some(512 << 10)).unwrap_err().to_string();
+            assert_eq!(
+                why,
+                "`thread_stack_bytes` is 512KiB; it must be at least 1MiB, which this service needs, or left out"
+            );
+        }
+        assert!(bind(Model::Poll, Some(512 << 10)).is_ok(), "it has no effect there");
     }
 
     /// Has a limit of its own.

@@ -314,6 +314,12 @@ pub struct ServiceOptions {
     /// accepted connection are set aside within [`Policy::max_connections`](crate::Policy::max_connections): with 1,
     /// half of them are accepted, and half are dialled.
     pub dials: usize,
+    /// The stack that the sessions need, in bytes; 0 if any will do. The threads that run them have at least so much: on
+    /// `blocking` and `pool` in place of the default of
+    /// [`Policy::thread_stack_bytes`](crate::Policy::thread_stack_bytes) (a policy that sets less is refused), on the
+    /// other models in place of 2 MiB. A stack that overflows ends the process. Costs address space; only pages that
+    /// are touched use memory.
+    pub stack_bytes: usize,
 }
 
 impl ServiceOptions {
@@ -339,6 +345,12 @@ impl ServiceOptions {
     #[must_use]
     pub fn dials(self, dials: usize) -> Self {
         Self { dials, ..self }
+    }
+
+    /// Sets [`stack_bytes`](Self::stack_bytes).
+    #[must_use]
+    pub fn stack_bytes(self, stack_bytes: usize) -> Self {
+        Self { stack_bytes, ..self }
     }
 }
 

@@ -46,8 +46,7 @@ pub fn serve_with(service: impl Service, arguments: impl Iterator<Item = String>
         }
         return Ok(());
     }
-    // hyper in a build without optimisation needs more than the 128 KiB that threads of `blocking` and `pool` have.
-    let policy = Policy::default().threads(args.threads).thread_stack_bytes(1 << 20);
+    let policy = Policy::default().threads(args.threads);
     let server = Server::new(service).policy(policy);
     let server = match args.model {
         Some(model) => server.model(model),

@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate::{Model, Policy, Running, Server};
+use tidegate::{Model, Running, Server};
 use tidegate_services::{Files, FilesLimits, FilesOptions, HttpLimits, Listing};
 use tokio::net::TcpStream;
 
@@ -22,9 +22,7 @@ type Sender = http2::SendRequest<Empty<Bytes>>;
 
 fn serve_http2(model: Model, outer: &Path, options: FilesOptions) -> Running {
     let files = Files::new(&outer.join("root"), options, HttpLimits::default()).expect("a folder");
-    // hyper without optimisation needs more than the 128 KiB that threads of two models have.
-    let policy = Policy::default().thread_stack_bytes(1 << 20);
-    let server = Server::new(files.http2().expect("a build with HTTP/2")).model(model).policy(policy);
+    let server = Server::new(files.http2().expect("a build with HTTP/2")).model(model);
     server.bind("127.0.0.1:0").expect("bind").start().expect("start")
 }
 

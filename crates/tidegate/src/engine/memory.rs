@@ -99,7 +99,7 @@ mod tests {
         let policy = Policy::default();
         let each = |model: Model| model.memory_bound(&policy).each_connection;
         assert_eq!(each(Model::Epoll), each(Model::Select));
-        let stacks = 2 * policy.thread_stack_bytes as u64 + policy.buffer_bytes as u64;
+        let stacks = 2 * policy.stack_bytes(0) as u64 + policy.buffer_bytes as u64;
         assert_eq!(each(Model::Blocking), each(Model::Epoll) + stacks);
         assert!(each(Model::Uring) > each(Model::Epoll));
         // Several receives may be complete before their connection is paused, as far as there are buffers.

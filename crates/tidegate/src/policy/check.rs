@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Limited, Policy};
+use super::{Limited, Policy, Unit};
 
 /// An invalid policy, and how to correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +96,21 @@ impl Policy {
         let must =
             format!("at least {}: each connection of this service may dial {dials}", dials.saturating_add(1));
         Err(PolicyError::Range { name: "max_connections", value: self.max_connections.to_string(), must })
+    }
+
+    /// Checks that threads with the stack of this policy can run sessions that need so much.
+    pub(crate) fn check_stack(&self, needed: usize) -> Result<(), PolicyError> {
+        match self.thread_stack_bytes {
+            Some(bytes) if bytes < needed => {
+                let must = format!(
+                    "at least {}, which this service needs, or left out",
+                    Unit::Bytes.show(needed as u128)
+                );
+                let value = Unit::Bytes.show(bytes as u128);
+                Err(PolicyError::Range { name: "thread_stack_bytes", value, must })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks that each of so many running I/O threads has a permit of every kind that is bounded.

@@ -2,6 +2,16 @@
 
 use super::Policy;
 
+/// Stack of a thread of `blocking` and `pool`, unless the policy sets another or the service needs more.
+const STACK_BYTES: usize = 128 * 1024;
+
+impl Policy {
+    /// Stack of a thread of `blocking` and `pool` for sessions that need so much.
+    pub(crate) fn stack_bytes(&self, needed: usize) -> usize {
+        self.thread_stack_bytes.unwrap_or(needed.max(STACK_BYTES))
+    }
+}
+
 /// How a model uses memory; filled in by engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -45,12 +55,13 @@ impl Footprint {
 ///
 /// Counted for each connection: the outbox up to its high watermark and what one call of the session adds beyond it (at
 /// most as much as the input it is shown), with a quarter for the room in its buffers and with one buffer of at most
-/// [`COPY_BYTES`] of which the peer has taken a part; the input it may leave unconsumed, and what is received before it is paused,
-/// twice, because a growing buffer doubles; the rings of the fast path; its threads and buffers; and
-/// [`CONNECTION_BYTES`]. Counted for the process: threads, buffer pools, posted accepts, and [`PROCESS_BYTES`].
+/// 64 KiB of which the peer has taken a part; the input it may leave unconsumed, and what is received before it is
+/// paused, twice, because a growing buffer doubles; the rings of the fast path; its threads and buffers; and 4 KiB.
+/// Counted for the process: threads, buffer pools, posted accepts, and 32 MiB.
 ///
 /// Kernel memory is counted separately ([`kernel`](Self::kernel)). Not counted is what the application keeps: its own
-/// state, shared bytes, mail and jobs.
+/// state, shared bytes, mail and jobs, and stacks that are larger because the
+/// [service needs it](crate::ServiceOptions::stack_bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryBound {
@@ -124,7 +135,7 @@ impl MemoryBound {
 #[must_use]
 pub fn bound(policy: &Policy, footprint: Footprint) -> MemoryBound {
     let bytes = |n: usize, each: usize| (n as u64).saturating_mul(each as u64);
-    let stack = policy.thread_stack_bytes;
+    let stack = policy.stack_bytes(0);
     let input = policy.input_bytes as u64 + bytes(footprint.burst, policy.buffer_bytes);
     let outbox = policy.outbox.high as u64 + input;
     let outbox = outbox + outbox / 4 + outbox.min(COPY_BYTES as u64);
@@ -159,7 +170,7 @@ mod tests {
             buffer_bytes: 4096,
             input_bytes: 1000,
             outbox: OutboxMarks { low: 1, high: 10_000 },
-            thread_stack_bytes: 100_000,
+            thread_stack_bytes: Some(100_000),
             ..Policy::default()
         }
     }

@@ -380,7 +380,9 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             (&[Blocking], NoEffect("the kernel schedules its threads")),
         ],
     }
-    thread_stack_bytes: usize = 128 * 1024 => {
+    /// A service that [needs more](crate::ServiceOptions::stack_bytes) than the default has it; one that needs more
+    /// than is set here does not start on these models.
+    thread_stack_bytes: Option<usize> = None => {
         what: "Stack of each thread of blocking and pool",
         cost: "address space; only touched pages use memory",
         option: "thread-stack-bytes",
@@ -392,6 +394,7 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
             (LOOPS, NoEffect("its threads have the standard library's stack size")),
             (&[Tokio], NoEffect("its threads have tokio's stack size")),
         ],
+        default_note: Some("128KiB, or what the service needs"),
     }
     events_per_wait: usize = 256 => {
         what: "Events or completions per wait",

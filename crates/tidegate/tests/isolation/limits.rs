@@ -25,7 +25,7 @@ pub fn limits(model: Model, random: &mut Random, callers: usize, lossy: bool) ->
         .send_timeout(None)
         .idle_timeout(lossy.then_some(IDLE))
         .linger_timeout(Duration::from_secs(30))
-        .thread_stack_bytes(256 * 1024);
+        .thread_stack_bytes(Some(256 * 1024));
     if random.one_in(2) {
         policy.buffer_bytes = 4096;
         policy.outbox = OutboxMarks::default().low(1).high(4096);
@@ -60,7 +60,6 @@ fn threads(model: Model, random: &mut Random, policy: &mut Policy) {
     }
     if model == Model::Uring && random.one_in(2) {
         let one = NonZeroU32::MIN;
-        policy.accept.posted =
-            Some(PostedAccepts::new(one, one.saturating_add(random.below(4) as u32)));
+        policy.accept.posted = Some(PostedAccepts::new(one, one.saturating_add(random.below(4) as u32)));
     }
 }

@@ -17,13 +17,13 @@ use super::super::worker::transport::{Settled, SocketTransport, Transport};
 use crate::policy::sends::DIAL_QUANTUM;
 use crate::proto::dial::DialRequest;
 
-/// Starts a named thread with the stack size of the policy.
+/// Starts a named thread with the stack that sessions run on.
 pub(super) fn spawn(
     registry: &ConnectionRegistry,
     name: &str,
     run: impl FnOnce() + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    threads::spawn(format!("tidegate-{name}"), registry.policy().thread_stack_bytes, run)
+    threads::spawn(format!("tidegate-{name}"), registry.stack_bytes(), run)
 }
 
 /// Starts the thread that accepts until the registry stops; `serve` takes each connection that is let in.

@@ -142,7 +142,7 @@ const MOST_RESERVE: usize = 32 << 20;
 /// Address space for a connection from its receiving thread until it serves.
 fn headroom(registry: &ConnectionRegistry) -> io::Result<Headroom> {
     let policy = registry.policy();
-    let stacks = policy.thread_stack_bytes.saturating_mul(2);
+    let stacks = registry.stack_bytes().saturating_mul(2);
     let bytes = stacks.saturating_add(policy.buffer_bytes).saturating_add(BEGINNING_BYTES);
     let reserve = registry.open().saturating_mul(GROWTH_BYTES).clamp(LEAST_RESERVE, MOST_RESERVE);
     Headroom::promise(bytes, reserve)
@@ -154,7 +154,7 @@ fn start_receiver(
     run: impl FnOnce(Headroom) + Send + 'static,
 ) -> io::Result<()> {
     let headroom = headroom(registry)?;
-    thread::start("tidegate-receive", registry.policy().thread_stack_bytes, move || run(headroom))
+    thread::start("tidegate-receive", registry.stack_bytes(), move || run(headroom))
 }
 
 fn connect_and_serve(request: DialRequest, slot: RegistrySlot) {
@@ -277,8 +277,7 @@ fn serve(stream: Stream, slot: RegistrySlot, mut caller: Caller, headroom: Headr
     });
     let own = shared.clone();
     let registry = &shared.slot.registry;
-    let stack = registry.policy().thread_stack_bytes;
-    if let Err(e) = thread::start("tidegate-send", stack, move || own.send_all()) {
+    if let Err(e) = thread::start("tidegate-send", registry.stack_bytes(), move || own.send_all()) {
         return no_thread(registry, caller, e);
     }
     drop(headroom); // from here on it is mapped

@@ -69,7 +69,7 @@ impl Engine for Leaf {
     fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
         let (done, until_done) = oneshot::channel::<()>();
         let threads = config.threads(Model::Tokio);
-        let (driver, runtime) = start_runtime(threads, until_done)?;
+        let (driver, runtime) = start_runtime(threads, config.stack_bytes(), until_done)?;
         let front = {
             let _inside = runtime.enter();
             config
@@ -93,7 +93,7 @@ impl Engine for Leaf {
         }
         registry.dials_by(move |request, slot| _ = runtime.spawn(dial(request, slot)));
         let mut started = registry.handle(command_queue, vec![driver]);
-        started.threads.push(spawn("control", move || {
+        started.threads.push(spawn("control", STACK_BYTES, move || {
             control.run(&registry);
             drop(done);
         })?);
@@ -101,22 +101,27 @@ impl Engine for Leaf {
     }
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> {
-    threads::spawn(format!("tidegate-{name}"), STACK_BYTES, run)
+fn spawn(
+    name: &str,
+    stack_bytes: usize,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<std::thread::JoinHandle<()>> {
+    threads::spawn(format!("tidegate-{name}"), stack_bytes, run)
 }
 
 /// Builds the runtime on the thread that drives it until `until_done`: the single-threaded one runs only while somebody
 /// does.
 fn start_runtime(
     threads: usize,
+    stack_bytes: usize,
     until_done: oneshot::Receiver<()>,
 ) -> io::Result<(std::thread::JoinHandle<()>, Handle)> {
     if threads > 1 {
         // If the library gets fewer threads than it wants, it panics, and then waits for ever for those that it got.
-        threads::try_out(threads)?;
+        threads::try_out(threads, stack_bytes)?;
     }
     let (sender, built) = mpsc::channel();
-    let driver = spawn("runtime", move || match build(threads) {
+    let driver = spawn("runtime", stack_bytes, move || match build(threads, stack_bytes) {
         Ok(runtime) => {
             let _ = sender.send(Ok(runtime.handle().clone()));
             let _ = runtime.block_on(until_done);
@@ -135,11 +140,15 @@ fn start_runtime(
 /// How long the runtime may take to start.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-fn build(threads: usize) -> io::Result<Runtime> {
-    match threads {
-        1 => Builder::new_current_thread().enable_all().build(),
-        n => Builder::new_multi_thread().worker_threads(n).thread_name("tidegate-tokio").enable_all().build(),
+fn build(threads: usize, stack_bytes: usize) -> io::Result<Runtime> {
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(threads).thread_stack_size(stack_bytes).thread_name("tidegate-tokio");
     }
+    builder.enable_all().build()
 }
 
 /// A listener as the library has it.

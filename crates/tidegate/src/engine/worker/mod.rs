@@ -209,6 +209,11 @@ impl EngineConfig {
         accept::threads(&self.policy, default, dials)
     }
 
+    /// Stack of a thread that runs sessions, where the policy has no say in it.
+    pub(crate) fn stack_bytes(&self) -> usize {
+        STACK_BYTES.max(self.service.options().stack_bytes)
+    }
+
     /// Threads that all connections need, where each [fills](Self::each_fills) before the next is started.
     fn places(&self, model: Model) -> Option<usize> {
         let all = accept::admitted(self.policy.max_connections, self.service.options().dials);
@@ -288,7 +293,7 @@ impl EngineConfig {
                 let _in_place = in_place;
                 run(worker, waker, shared, ready);
             };
-            Starting::spawn(format!("tidegate-{index}"), STACK_BYTES, run)
+            Starting::spawn(format!("tidegate-{index}"), config.stack_bytes(), run)
         });
         let growth = each.map(|each| {
             let of_thread = (each, self.service.options().dials);

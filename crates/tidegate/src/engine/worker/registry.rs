@@ -170,6 +170,11 @@ impl ConnectionRegistry {
         self.policy.load()
     }
 
+    /// Stack of a thread of `blocking` and `pool`.
+    pub(in crate::engine) fn stack_bytes(&self) -> usize {
+        self.policy().stack_bytes(self.config.service.options().stack_bytes)
+    }
+
     /// Goes on with other limits, and has every connection look at them.
     pub(in crate::engine) fn set_policy(&self, policy: Arc<Policy>) {
         self.policy.store(policy);

@@ -131,14 +131,14 @@ impl Ready {
 /// # Errors
 /// One of them could not be started.
 #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "the others start their threads one by one"))]
-pub(in crate::engine) fn try_out(threads: usize) -> io::Result<()> {
+pub(in crate::engine) fn try_out(threads: usize, stack_bytes: usize) -> io::Result<()> {
     let (go, command_queue) = mpsc::channel::<()>();
     let command_queue = std::sync::Arc::new(std::sync::Mutex::new(command_queue));
     let mut started = Vec::new();
     let outcome = (0..threads).try_for_each(|_| {
         let command_queue = command_queue.clone();
         let wait = move || _ = command_queue.lock().map(|command_queue| command_queue.recv());
-        started.push(spawn("tidegate-probe".into(), STACK_BYTES, wait)?);
+        started.push(spawn("tidegate-probe".into(), stack_bytes, wait)?);
         Ok(())
     });
     drop(go);
