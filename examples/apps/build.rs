@@ -11,6 +11,8 @@ fn main() {
 /// service Greeter {
 ///   rpc SayHello(HelloRequest) returns (HelloReply);
 ///   rpc CountTo(CountRequest) returns (stream Number);
+///   rpc Sum(stream Number) returns (Number);
+///   rpc RunningSum(stream Number) returns (stream Number);
 /// }
 /// ```
 #[cfg(feature = "grpc")]
@@ -24,6 +26,10 @@ fn grpc() {
     let hello = method("say_hello", "SayHello", "HelloRequest", "HelloReply").codec_path(codec).build();
     let count = method("count_to", "CountTo", "CountRequest", "Number").codec_path(codec);
     let count = count.server_streaming().build();
-    let greeter = Service::builder().package("demo").name("Greeter").method(hello).method(count).build();
+    let sum = method("sum", "Sum", "Number", "Number").codec_path(codec).client_streaming().build();
+    let running = method("running_sum", "RunningSum", "Number", "Number").codec_path(codec);
+    let running = running.client_streaming().server_streaming().build();
+    let greeter = Service::builder().package("demo").name("Greeter").method(hello).method(count);
+    let greeter = greeter.method(sum).method(running).build();
     Builder::new().compile(&[greeter]);
 }

@@ -21,7 +21,7 @@ pub struct CountRequest {
     pub to: u32,
 }
 
-/// One number of those counted.
+/// One number of those counted or added up, or a sum.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Number {
     #[prost(uint32, tag = "1")]

@@ -1,8 +1,9 @@
 //! Asks a gRPC server with tonic's own client, on tokio, and checks every answer. `grpc-client ADDR:PORT`.
 
 use anyhow::{Context, ensure};
+use futures_util::stream;
 use tidegate_apps::greeter::greeter_client::GreeterClient;
-use tidegate_apps::greeter::{CountRequest, HelloRequest};
+use tidegate_apps::greeter::{CountRequest, HelloRequest, Number};
 use tonic::Code;
 use tonic::transport::Channel;
 
@@ -23,6 +24,19 @@ async fn main() -> anyhow::Result<()> {
         ensure!(number.value == expected, "streamed: {number:?} in place of {expected}");
     }
     ensure!(numbers.message().await?.is_none(), "the stream goes on behind its last number");
+    let all = stream::iter((1..=COUNT).map(|value| Number { value }));
+    let sum = client.sum(all).await?.into_inner();
+    ensure!(sum.value == COUNT * (COUNT + 1) / 2, "the sum of a stream: {sum:?}");
+    // Each number is sent when the sum of those before it is there.
+    let (send, mut queue) = tokio::sync::mpsc::channel(1);
+    let mut sums = client.running_sum(stream::poll_fn(move |cx| queue.poll_recv(cx))).await?.into_inner();
+    for value in 1..=100 {
+        send.send(Number { value }).await?;
+        let sum = sums.message().await?.with_context(|| format!("both ways: the end at {value}"))?;
+        ensure!(sum.value == value * (value + 1) / 2, "both ways: {sum:?} at {value}");
+    }
+    drop(send);
+    ensure!(sums.message().await?.is_none(), "both ways: no end behind the last number");
     // Many at once over one connection.
     let both = |n: u32| {
         let mut client = client.clone();

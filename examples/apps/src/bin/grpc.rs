@@ -1,22 +1,22 @@
-//! A gRPC service with tonic on any I/O model: a unary method and one that streams its answer.
+//! A gRPC service with tonic on any I/O model: a method of each kind, unary and streaming in either direction or both.
 //!
 //! `cargo run --release --features grpc --bin grpc -- --model uring`
 
-use std::pin::Pin;
-
-use futures_util::{Stream, stream};
+use futures_util::{StreamExt, TryStreamExt, future::ready, stream, stream::BoxStream};
 use hyper::server::conn::http2::Builder;
 use hyper_util::service::TowerToHyperService;
 use tidegate_apps::greeter::greeter_server::{Greeter, GreeterServer};
 use tidegate_apps::greeter::{CountRequest, HelloReply, HelloRequest, Number};
-use tonic::service::Routes;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming, service::Routes};
+
+type Numbers = BoxStream<'static, Result<Number, Status>>;
 
 struct Hello;
 
 #[tonic::async_trait]
 impl Greeter for Hello {
-    type CountToStream = Pin<Box<dyn Stream<Item = Result<Number, Status>> + Send>>;
+    type CountToStream = Numbers;
+    type RunningSumStream = Numbers;
 
     async fn say_hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloReply>, Status> {
         let name = request.into_inner().name;
@@ -26,12 +26,23 @@ impl Greeter for Hello {
         Ok(Response::new(HelloReply { message: format!("Hello, {name}!") }))
     }
 
-    async fn count_to(
-        &self,
-        request: Request<CountRequest>,
-    ) -> Result<Response<Self::CountToStream>, Status> {
+    async fn count_to(&self, request: Request<CountRequest>) -> Result<Response<Numbers>, Status> {
         let numbers = (1..=request.into_inner().to).map(|value| Ok(Number { value }));
-        Ok(Response::new(Box::pin(stream::iter(numbers))))
+        Ok(Response::new(stream::iter(numbers).boxed()))
+    }
+
+    async fn sum(&self, request: Request<Streaming<Number>>) -> Result<Response<Number>, Status> {
+        let add = |sum: u32, number: Number| ready(Ok(sum.wrapping_add(number.value)));
+        Ok(Response::new(Number { value: request.into_inner().try_fold(0, add).await? }))
+    }
+
+    async fn running_sum(&self, request: Request<Streaming<Number>>) -> Result<Response<Numbers>, Status> {
+        let mut value = 0_u32;
+        let sums = request.into_inner().map_ok(move |number| {
+            value = value.wrapping_add(number.value);
+            Number { value }
+        });
+        Ok(Response::new(sums.boxed()))
     }
 }
 
