@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{Dial, Peer};
+use tidegate::{Dial, DialError, Peer};
 
 use crate::shared::Shared;
 use crate::{ConnectionHandle, Dialling, Draining, JoinHandle, OffloadFailed, Sleep, Timeout};
@@ -164,7 +164,11 @@ impl Connection {
     ///
     /// # Errors
     /// Those of the method of the handle.
-    pub fn dial(&self, to: impl Into<Dial>, within: Duration) -> Dialling {
+    pub fn dial(
+        &self,
+        to: impl TryInto<Dial, Error: Into<DialError>>,
+        within: Duration,
+    ) -> Dialling {
         self.handle.dial(to, within)
     }
 

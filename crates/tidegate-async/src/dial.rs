@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_channel::oneshot;
-use tidegate::{Dial, Dialled, MailboxError, Outbox};
+use tidegate::{Dial, DialError, Dialled, MailboxError, Outbox};
 
 use crate::shared::Shared;
 use crate::{AsyncSession, Connection};
@@ -22,6 +22,15 @@ use crate::{AsyncSession, Connection};
 pub struct Dialling {
     upstream: Option<Connection>,
     outcome: oneshot::Receiver<io::Result<()>>,
+}
+
+impl Dialling {
+    /// One that fails when it is polled.
+    pub(crate) fn not_begun(why: DialError) -> Self {
+        let (answer, outcome) = oneshot::channel();
+        let _ = answer.send(Err(not_begun(why))); // its receiver is here
+        Self { upstream: None, outcome }
+    }
 }
 
 impl Future for Dialling {
@@ -90,9 +99,10 @@ impl PendingDials {
     }
 }
 
-fn not_begun(why: MailboxError) -> io::Error {
+fn not_begun(why: DialError) -> io::Error {
     let kind = match why {
-        MailboxError::Full => io::ErrorKind::ResourceBusy,
+        DialError::Address(_) => io::ErrorKind::InvalidInput,
+        DialError::Queue(MailboxError::Full) => io::ErrorKind::ResourceBusy,
         _ => io::ErrorKind::NotConnected,
     };
     io::Error::new(kind, why)

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
-use tidegate::{Dial, Peer};
+use tidegate::{Dial, DialError, Peer};
 
 use crate::dial::{self, Dialling};
 use crate::offload::{self, OffloadFailed};
@@ -153,8 +153,16 @@ impl ConnectionHandle {
     /// The allocations of a session; a lock and a copy for each read and write; and mail from one connection to the
     /// other for each batch of bytes that has arrived or was written. The models without event loops have no I/O thread
     /// to share: `blocking` starts a thread, a worker of `pool` blocks until connected, and `tokio` starts a task.
-    pub fn dial(&self, to: impl Into<Dial>, within: Duration) -> Dialling {
-        let (order, dialling) = dial::order(&self.shared, to.into(), within);
+    pub fn dial(
+        &self,
+        to: impl TryInto<Dial, Error: Into<DialError>>,
+        within: Duration,
+    ) -> Dialling {
+        let dial = match to.try_into() {
+            Ok(dial) => dial,
+            Err(why) => return Dialling::not_begun(why.into()),
+        };
+        let (order, dialling) = dial::order(&self.shared, dial, within);
         self.shared.request(SessionRequest::Dial(Box::new(order)));
         dialling
     }
