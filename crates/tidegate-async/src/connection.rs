@@ -164,11 +164,7 @@ impl Connection {
     ///
     /// # Errors
     /// Those of the method of the handle.
-    pub fn dial(
-        &self,
-        to: impl TryInto<Dial, Error: Into<DialError>>,
-        within: Duration,
-    ) -> Dialling {
+    pub fn dial(&self, to: impl TryInto<Dial, Error: Into<DialError>>, within: Duration) -> Dialling {
         self.handle.dial(to, within)
     }
 

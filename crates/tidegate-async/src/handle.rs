@@ -153,11 +153,7 @@ impl ConnectionHandle {
     /// The allocations of a session; a lock and a copy for each read and write; and mail from one connection to the
     /// other for each batch of bytes that has arrived or was written. The models without event loops have no I/O thread
     /// to share: `blocking` starts a thread, a worker of `pool` blocks until connected, and `tokio` starts a task.
-    pub fn dial(
-        &self,
-        to: impl TryInto<Dial, Error: Into<DialError>>,
-        within: Duration,
-    ) -> Dialling {
+    pub fn dial(&self, to: impl TryInto<Dial, Error: Into<DialError>>, within: Duration) -> Dialling {
         let dial = match to.try_into() {
             Ok(dial) => dial,
             Err(why) => return Dialling::not_begun(why.into()),

@@ -42,7 +42,8 @@ impl<S: Session, F: Fn(Link) -> S + Send + Sync + 'static> Service for Pass<F> {
     type Session = S;
 
     fn open(&self, _: &Peer) -> Result<S, Refusal> {
-        Ok((self.1)(link::dialling(self.0, kit::slow(Duration::from_secs(45)), LINK_BYTES)))
+        let Ok(link) = link::dialling(self.0, kit::slow(Duration::from_secs(45)), LINK_BYTES);
+        Ok((self.1)(link))
     }
 
     fn options(&self) -> ServiceOptions {
