@@ -115,7 +115,7 @@ impl<F, T> AsyncService<F, T> {
         Self { options: self.options.dials(dials), ..self }
     }
 
-    /// Sets the stack that the code needs, in bytes, in place of 1 MiB; see [`ServiceOptions::stack_bytes`]. Less allows
+    /// Sets the stack the code needs, in bytes, in place of 1 MiB; see [`ServiceOptions::stack_bytes`]. Less allows
     /// a lower [`Policy::thread_stack_bytes`](tidegate::Policy::thread_stack_bytes) on `blocking` and `pool`.
     #[must_use]
     pub fn stack_bytes(self, bytes: usize) -> Self {

@@ -314,7 +314,7 @@ pub struct ServiceOptions {
     /// accepted connection are set aside within [`Policy::max_connections`](crate::Policy::max_connections): with 1,
     /// half of them are accepted, and half are dialled.
     pub dials: usize,
-    /// The stack that the sessions need, in bytes; 0 if any will do. The threads that run them have at least so much: on
+    /// Stack that the sessions need, in bytes; 0 if any will do. The threads that run them have so much or more: on
     /// `blocking` and `pool` in place of the default of
     /// [`Policy::thread_stack_bytes`](crate::Policy::thread_stack_bytes) (a policy that sets less is refused), on the
     /// other models in place of 2 MiB. A stack that overflows ends the process. Costs address space; only pages that

@@ -149,7 +149,7 @@ fn counts_resets(connections: usize) -> (String, std::thread::JoinHandle<usize>)
     let target = listener.local_addr().unwrap().to_string();
     let served = std::thread::spawn(move || {
         let end_of = |mut stream: std::net::TcpStream| {
-            stream.read(&mut [0; 4096]).unwrap();
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood").unwrap();
             stream.read(&mut [0; 4096])
         };
