@@ -247,7 +247,7 @@ mod tests {
         shape.body = Bytes::from_static(b"xyz");
         shape.headers =
             vec![("host".into(), "other".into()), ("X".into(), "1".into()), ("X".into(), "2".into())];
-        shape.keep_alive = false;
+        shape.after_response = AfterResponse::Close;
         assert_eq!(
             text(&shape),
             "POST /a HTTP/1.1\r\nUser-Agent: tidegate-load\r\nConnection: close\r\nContent-Length: 3\r\n\
