@@ -32,8 +32,8 @@
 //! batch that arrived. An idle link holds no buffer. Each direction holds at most the bound given to [`pair`], in
 //! addition to the outbox and one receive buffer.
 //!
-//! On Linux, on `epoll`, `poll` and `select`, and with plain sockets on both sides (no TLS, not the fast path), bytes in
-//! bulk are not copied into user space: when a receive has filled the buffer, the next one goes into a pipe
+//! On Linux, on `epoll`, `poll` and `select`, and with plain sockets on both sides (no TLS, not the fast path), bytes
+//! in bulk are not copied into user space: when a receive has filled the buffer, the next one goes into a pipe
 //! (`splice(2)`), and the other connection sends from that, until less than 16 KiB come at once. One splice, of at most
 //! 64 KiB, may exceed the bound. A thread has at most 64 pipes, each with bytes of one connection, and fewer where
 //! descriptors are few; it keeps eight empty ones. With none left, bytes are copied.

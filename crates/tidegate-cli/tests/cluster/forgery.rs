@@ -101,8 +101,8 @@ impl Somebody {
 fn work(share: u32, target: &str, host: &str) -> Value {
     let (none, second) = (json!({"secs": 0, "nanos": 0}), json!({"secs": 1, "nanos": 0}));
     let http = json!({
-        "kind": "http", "host": host, "paths": ["/"], "method": "GET", "headers": [], "body": "", "after_response": "keep-alive",
-        "pipeline": 1, "right_status": [{"start": 200, "end": 299}], "body_contains": null
+        "kind": "http", "host": host, "paths": ["/"], "method": "GET", "headers": [], "body": "",
+        "after_response": "keep-alive", "pipeline": 1, "right_status": [{"start": 200, "end": 299}], "body_contains": null
     });
     let order = json!({
         "target": target, "protocol": http, "connections": 1, "amount": {"Requests": 1}, "rate_bytes_per_s_per_block": null,

@@ -391,8 +391,8 @@ pub struct Policy, as "" of Policy, at |policy| Some(policy);
         change: Fixed,
         on: &[
             (&[Blocking, Pool], Kept),
-            (LOOPS, NoEffect("its threads have the standard library's stack size")),
-            (&[Tokio], NoEffect("its threads have tokio's stack size")),
+            (LOOPS, NoEffect("its threads have 2 MiB, or what the service needs")),
+            (&[Tokio], NoEffect("its threads have 2 MiB, or what the service needs")),
         ],
         default_note: Some("128KiB, or what the service needs"),
     }

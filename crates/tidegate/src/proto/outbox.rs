@@ -267,10 +267,11 @@ impl Outbox<'_> {
 
     /// Dials an address (also as text, as [`Server::bind`](crate::Server::bind) takes one) or a [`Dial`] on the I/O
     /// thread of this session, and gives the connection to `session`. Names of hosts are not looked up, because that
-    /// blocks: [offload](Self::offload) it. Afterwards, or if it is not established `within` this time, this session receives [`Mail::Dialled`]; until then
-    /// it counts as [at work](Activity::Work), so that a stop waits for it. [`Dial::thread`] is ignored. The service
-    /// must declare that its sessions dial ([`ServiceOptions::dials`](crate::ServiceOptions::dials)), which reserves
-    /// connections within [`Policy::max_connections`](crate::Policy::max_connections).
+    /// blocks: [offload](Self::offload) it. Afterwards, or if it is not established `within` this time, this session
+    /// receives [`Mail::Dialled`]; until then it counts as [at work](Activity::Work), so that a stop waits for it.
+    /// [`Dial::thread`] is ignored. The service must declare that its sessions dial
+    /// ([`ServiceOptions::dials`](crate::ServiceOptions::dials)), which reserves connections within
+    /// [`Policy::max_connections`](crate::Policy::max_connections).
     ///
     /// The models without event loops have no I/O thread to share: `blocking` starts a thread, a worker of `pool`
     /// blocks until connected, and `tokio` starts a task.

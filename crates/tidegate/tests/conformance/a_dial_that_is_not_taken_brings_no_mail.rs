@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use tidegate::{Consumed, DialError, Flow, Mail, MailboxError, Model, Outbox, Peer, Refusal, Service, ServiceOptions, Session};
+use tidegate::{
+    Consumed, DialError, Flow, Mail, MailboxError, Model, Outbox, Peer, Refusal, Service, ServiceOptions,
+    Session,
+};
 
 use crate::kit;
 
