@@ -34,7 +34,9 @@ impl EpollEvent {
 
     /// Data, end of stream or an error can be read.
     pub fn readable(&self) -> bool {
-        self.0.events & (libc::EPOLLIN | libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32 != 0
+        self.0.events
+            & (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32
+            != 0
     }
 
     /// The socket takes data again, or the connection attempt has ended.
@@ -42,9 +44,10 @@ impl EpollEvent {
         self.0.events & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }
 
-    /// The peer finished sending, or the connection broke: a short read is not the last one.
+    /// The peer finished sending, the connection broke, or there is an urgent byte, which ends a read early: a short read
+    /// is not the last one.
     pub fn ended(&self) -> bool {
-        self.0.events & (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
+        self.0.events & (libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }
 }
 
@@ -96,7 +99,7 @@ impl Epoll {
         self.control(
             libc::EPOLL_CTL_ADD,
             fd.as_fd(),
-            libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET,
+            libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET,
             key,
         )
     }

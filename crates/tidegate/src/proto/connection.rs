@@ -527,7 +527,6 @@ fn count(event: &Event<'_>, counters: &Counters) {
         Event::Spliced(spliced) => {
             counters.receives.add(1);
             counters.bytes_in.add(spliced.len() as u64);
-            counters.bytes_spliced.add(spliced.len() as u64);
         }
         Event::Sent(n) => {
             counters.sends.add(1);

@@ -127,8 +127,13 @@ mod spare_list {
         spare.unwrap_or_else(|| Box::new(UnsentChunks { chunks: VecDeque::with_capacity(1), bytes: 0 }))
     }
 
+    /// Whether it would not be kept.
+    pub(super) fn is_long(list: &UnsentChunks) -> bool {
+        list.chunks.capacity() > MOST_CHUNKS
+    }
+
     pub(super) fn keep(empty: Box<UnsentChunks>) {
-        if empty.chunks.capacity() <= MOST_CHUNKS {
+        if !is_long(&empty) {
             let _ = SPARE.try_with(|spare| spare.set(Some(empty))); // the thread ends
         }
     }
@@ -404,10 +409,11 @@ impl SendQueue {
         }
     }
 
-    /// The same where the thread may be the connection's own, which keeps no buffer while that is idle. The list stays
-    /// for what is [taken](Self::take_all) next.
+    /// The same where the thread may be the connection's own, which keeps no buffer while that is idle. A short list
+    /// stays for what is [taken](Self::take_all) next.
     pub(crate) fn confirm_and_free(&mut self, n: usize) {
         self.remove(n, drop);
+        let _ = self.unsent.take_if(|unsent| unsent.chunks.is_empty() && spare_list::is_long(unsent));
     }
 
     #[inline]

@@ -12,11 +12,16 @@ use crate::policy::sends::SPLICE_QUANTUM;
 /// Empty pipes that one thread keeps for the next bytes.
 const MOST_SPARE: usize = 8;
 
+/// So many receives copy after the system had no pipe.
+const SKIP_AFTER_FAILURE: usize = 256;
+
 /// The pipes of one I/O thread: each has bytes of one connection, or is spare.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PipePool {
     /// Pipes it may have at once.
-    most: usize,
+    most: AtomicUsize,
+    /// Requests to leave unanswered before the next attempt to make one, because the last has failed.
+    skip: AtomicUsize,
     /// Pipes it has.
     pipes: AtomicUsize,
     spare: Mutex<Vec<SplicePipe>>,
@@ -25,7 +30,12 @@ pub(crate) struct PipePool {
 impl PipePool {
     /// Makes one that has at most so many pipes at once.
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, pipes: AtomicUsize::new(0), spare: Mutex::default() })
+        Arc::new(Self { most: AtomicUsize::new(most), ..Self::default() })
+    }
+
+    /// Changes how many it may have; what is above that is closed when it comes back.
+    pub(crate) fn set_most(&self, most: usize) {
+        self.most.store(most, Relaxed);
     }
 
     /// Takes an empty pipe; none if all have bytes, or the system has none.
@@ -38,17 +48,26 @@ impl PipePool {
     /// Only the thread that receives makes pipes; others bring theirs back.
     #[cold]
     fn make(&self) -> Option<SplicePipe> {
-        if self.pipes.load(Relaxed) >= self.most {
+        if self.pipes.load(Relaxed) >= self.most.load(Relaxed) {
             return None;
         }
-        let pipe = SplicePipe::new(SPLICE_QUANTUM).ok()?; // EMFILE, or too many pages in pipes: copying needs neither
+        let skip = self.skip.load(Relaxed);
+        if skip > 0 {
+            self.skip.store(skip - 1, Relaxed);
+            return None;
+        }
+        // EMFILE, or too many pages in pipes: copying needs neither.
+        let Ok(pipe) = SplicePipe::new(SPLICE_QUANTUM) else {
+            self.skip.store(SKIP_AFTER_FAILURE, Relaxed);
+            return None;
+        };
         self.pipes.fetch_add(1, Relaxed);
         Some(pipe)
     }
 
     /// Takes a pipe back, or closes it: with its bytes, if there are any.
     fn give_back(&self, pipe: SplicePipe) {
-        if pipe.is_empty() {
+        if pipe.is_empty() && self.pipes.load(Relaxed) <= self.most.load(Relaxed) {
             let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
             if spare.len() < MOST_SPARE {
                 return spare.push(pipe);

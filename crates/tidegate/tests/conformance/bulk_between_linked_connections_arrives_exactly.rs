@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -33,6 +34,8 @@ fn case(model: Model) {
     a_reset_ends_it(model);
     more_pairs_than_pipes(model);
     who_looks_at_the_bytes_sees_all(model);
+    #[cfg(target_os = "linux")]
+    an_urgent_byte_is_not_the_end(model);
 }
 
 /// Links each connection to one that it dials: the session is what `wrap` makes of its link.
@@ -60,13 +63,17 @@ fn linked<S: Session>(model: Model, wrap: fn(Link) -> S) -> (Running, TcpStream,
     (server, near, far)
 }
 
-fn send_all(stream: &mut TcpStream, bytes: usize) {
-    let (tape, mut at) = (Tape::new(7), 0);
-    while at < bytes {
-        let piece = tape.piece(at as u64, (64 * 1024).min(bytes - at));
+fn send_part(stream: &mut TcpStream, part: Range<usize>) {
+    let (tape, mut at) = (Tape::new(7), part.start);
+    while at < part.end {
+        let piece = tape.piece(at as u64, (64 * 1024).min(part.end - at));
         stream.write_all(&piece).expect("send");
         at += piece.len();
     }
+}
+
+fn send_all(stream: &mut TcpStream, bytes: usize) {
+    send_part(stream, 0..bytes);
     stream.shutdown(Shutdown::Write).expect("shutdown");
 }
 
@@ -151,6 +158,27 @@ fn more_pairs_than_pipes(model: Model) {
     });
     let stats = finish(server);
     assert_eq!((stats.bytes_in, stats.bytes_out), ((PAIRS * SHARE) as u64, (PAIRS * SHARE) as u64));
+}
+
+/// A receive steps over it, and a splice stops in front of it.
+#[cfg(target_os = "linux")]
+fn an_urgent_byte_is_not_the_end(model: Model) {
+    let (server, mut near, mut far) = linked(model, |link: Link| link);
+    // Of TCP only; and tokio takes a short read for the last one.
+    if server.local_addr().is_unix() || kit::is_fast() || model == Model::Tokio {
+        return drop((near, far, kit::finish(server)));
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            send_part(&mut near, 0..BULK / 2);
+            assert_eq!(socket2::SockRef::from(&near).send_out_of_band(b"!").expect("send"), 1);
+            send_part(&mut near, BULK / 2..BULK);
+            near.shutdown(Shutdown::Write).expect("shutdown");
+        });
+        assert_eq!(hear_tape(&mut far), BULK);
+    });
+    drop((near, far));
+    finish(server);
 }
 
 /// Looks at all that the caller sends.

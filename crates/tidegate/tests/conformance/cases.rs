@@ -66,6 +66,8 @@ cases! {
     an_abort_reaches_the_peer_as_a_reset,
     an_address_is_there_for_who_asks,
     an_idle_connection_is_closed,
+    #[cfg(target_os = "linux")]
+    an_urgent_byte_hides_nothing,
     bulk_between_linked_connections_arrives_exactly,
     bytes_come_back_exactly,
     connections_may_be_linked,

@@ -31,7 +31,7 @@ pub(in crate::engine) struct ReadinessEntry<W = SocketTransport> {
     blocked: bool,
     /// The last receive took all it could: what follows may be received into a pipe.
     bulk: bool,
-    /// The peer is known to have finished: a short read is not the last one.
+    /// The peer is known to have finished, or to have sent an urgent byte: a short read is not the last one.
     pub(in crate::engine) ended: bool,
     /// The poller knows it.
     pub(in crate::engine) watched: bool,
@@ -277,9 +277,11 @@ fn receive_bulk<'a>(
     let most = if *bulk { connection.splice_room() } else { 0 };
     let mut spliced = if most > 0 { pipes.take()? } else { return None };
     match spliced.fill(|pipe| stream.receive_spliced(pipe, most)) {
-        Ok(0) => Some(Ok(Event::PeerEnded)),
+        // A splice stops in front of an urgent byte as it does at the end: the ordinary receive knows which it is.
+        Ok(0) => None,
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
         Ok(n) => {
-            *bulk = n >= SPLICE_LEAST.min(most);
+            *bulk = n >= SPLICE_LEAST;
             Some(Ok(Event::Spliced(spliced)))
         }
         Err(e) if cannot_splice(&e) => {

@@ -462,6 +462,11 @@ impl<P: Poller> LoopDriver for ReadinessLoop<P> {
         (&mut self.loop_state, &mut self.table)
     }
 
+    fn limits_have_changed(&mut self) {
+        let worker = &self.loop_state.worker;
+        self.pipes.set_most(capacity::pipes_of_loop(&worker.policy, worker.threads));
+    }
+
     fn take(&mut self, token: Token) -> Option<Phase> {
         let mut entry = self.table.remove(token)?;
         self.loop_state.permits.leave(&mut entry.permits);

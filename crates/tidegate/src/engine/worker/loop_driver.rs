@@ -59,6 +59,8 @@ pub(in crate::engine) trait LoopEntry {
 pub(in crate::engine) trait LoopDriver {
     type Entry: LoopEntry;
 
+    /// Other limits hold from now on: what the loop has reckoned from them is reckoned anew.
+    fn limits_have_changed(&mut self) {}
     /// Its state, and all its connections.
     fn parts(&mut self) -> (&mut LoopState, &mut Table<Self::Entry>);
     /// Hands an event to a connection, and does what follows.
@@ -263,6 +265,7 @@ pub(in crate::engine) trait LoopDriver {
     /// Goes on with other limits; every connection looks at them, and queues for its places anew.
     fn change_policy(&mut self, policy: Arc<Policy>) {
         self.loop_state().set_policy(policy);
+        self.limits_have_changed();
         for token in self.tokens() {
             if let Some(entry) = self.parts().1.get_mut(token) {
                 *entry.permits() = ConnectionPermits::default();

@@ -1,7 +1,7 @@
 //! Input that stays in the kernel: received into pipes, as long as the session wants it so.
 
 use super::{Connection, ConnectionState, Context};
-use crate::policy::sends::SPLICE_QUANTUM;
+use crate::policy::sends::{SPLICE_LEAST, SPLICE_QUANTUM};
 use crate::proto::outbox::Splicing;
 use crate::proto::spliced::Spliced;
 use crate::types::{CloseReason, Flow};
@@ -24,8 +24,9 @@ impl Connection {
 
     /// Most bytes that may now be received into a pipe; 0 if they are to be received into memory.
     pub(crate) fn splice_room(&self) -> usize {
+        let room = self.rare().splice_room;
         match self.state_of_session.splicing {
-            Splicing::Receives if self.takes_spliced() => SPLICE_QUANTUM.min(self.rare().splice_room),
+            Splicing::Receives if room >= SPLICE_LEAST && self.takes_spliced() => SPLICE_QUANTUM.min(room),
             _ => 0,
         }
     }
@@ -41,7 +42,7 @@ impl Connection {
     }
 
     pub(super) fn spliced(&mut self, spliced: Spliced, context: &Context<'_>) {
-        let mut refused = None;
+        let (mut refused, bytes) = (None, spliced.len() as u64);
         if self.takes_spliced() {
             self.heard(context);
             self.call(context, |session, out| {
@@ -53,10 +54,13 @@ impl Connection {
         } else {
             refused = Some(spliced);
         }
-        let Some(spliced) = refused else { return };
+        let Some(spliced) = refused else { return context.counters.bytes_spliced.add(bytes) };
         self.receive_no_pipes();
         match spliced.read() {
-            Ok(bytes) => self.received(&bytes, context),
+            // As if it had been received into the buffer.
+            Ok(bytes) => {
+                bytes.chunks(context.policy.buffer_bytes).for_each(|bytes| self.received(bytes, context))
+            }
             Err(e) => self.reset(CloseReason::of(e.kind()), context),
         }
     }
