@@ -63,7 +63,7 @@ pub(crate) struct DialOrder {
 /// A dial of the connection `by`: what its session is to do, and what its code waits for.
 pub(crate) fn order(by: &Arc<Shared>, dial: Dial, within: Duration) -> (DialOrder, Dialling) {
     let (answer, outcome) = oneshot::channel();
-    let upstream = Arc::new(Shared::dialled(&dial, by.clone()));
+    let upstream = Arc::new(Shared::dialled(&dial, by));
     let dialling = Dialling { upstream: Some(Connection::new(upstream.clone())), outcome };
     (DialOrder { dial, within, upstream, answer }, dialling)
 }

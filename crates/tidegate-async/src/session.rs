@@ -149,17 +149,17 @@ impl AsyncSession {
         };
         let of_event = event(&mut state);
         let writer = state.set_room(out.room());
+        let answered = (arrived || state.ended).then(|| state.has_answer());
         let mut taken = TakenIn { input, is_all: state.has_nothing_to_read(), woken: false };
         drop(state);
-        if arrived {
-            self.shared.has_answer();
-        }
         for waiter in due {
             taken.wakes(waiter);
         }
         for waiter in [reader, of_event, writer].into_iter().flatten() {
             taken.wakes(waiter);
         }
+        // After the wakes: who has dialled is not idle in between.
+        answered.into_iter().for_each(|answered| self.shared.settle(answered));
         taken
     }
 
@@ -204,6 +204,9 @@ impl AsyncSession {
             Some(at) => out.wake_at(at),
             None => out.wake_never(),
         }
+        if !state.requests.is_empty() {
+            self.shared.wake.wake_again(); // another thread has added one since, without waking the session
+        }
         let is_over = matches!(self.user, User::Nobody);
         out.set_activity(self.activity(&state));
         let holds_back = !is_over && self.shared.holds_back(&state);
@@ -212,9 +215,6 @@ impl AsyncSession {
         let finishes = state.finished && !self.finished;
         let (aborts, lingers) = (state.aborted, !state.ended);
         state.finished |= is_over; // nothing written from now on would be sent
-        if !state.requests.is_empty() {
-            self.shared.wake.wake_again(); // another thread has added one since, without waking the session
-        }
         state.running = false;
         drop(state);
         drop(read_before); // not under the lock
@@ -251,10 +251,13 @@ impl AsyncSession {
     fn activity(&self, state: &State) -> Activity {
         match self.user {
             User::Nobody => Activity::Nothing,
+            User::Dialler if self.shared.is_left_alone(state) => Activity::Nothing,
             // The connection that has dialled decides when it ends.
             User::Dialler if !self.shared.holds_back(state) => Activity::Answer,
             User::Dialler => Activity::Work,
-            User::Future(_) if !self.shared.is_reading(state) => Activity::Work,
+            User::Future(_) if self.shared.wake.is_woken() || !self.shared.is_reading(state) => {
+                Activity::Work
+            }
             User::Future(_) if state.awaited > 0 => Activity::Answer,
             User::Future(_) if state.draining.begun && state.draining.watched => Activity::Input,
             User::Future(_) => Activity::Nothing,
@@ -280,16 +283,15 @@ impl Session for AsyncSession {
     }
 
     fn on_end(&mut self, out: &mut Outbox<'_>) -> Flow {
-        self.shared.has_answer(); // or there will be none
         self.run(out, State::end)
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
-        let woken = matches!(mail, Mail::Wake);
         if let Mail::Dialled(dialled) = mail {
+            self.shared.wake.begin(|| out.waker()); // first: this call polls who is woken by that
             self.dials.ended(dialled);
         }
-        self.run(out, |_| woken.then_some(Waiter::Session))
+        self.run(out, |_| None) // a wake is noted already
     }
 
     fn on_drain(&mut self, out: &mut Outbox<'_>) -> Flow {

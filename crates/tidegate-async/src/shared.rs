@@ -96,6 +96,8 @@ pub(crate) struct State {
     pub(crate) requests: VecDeque<SessionRequest>,
     /// Connections that this one has dialled and that owe an answer.
     pub(crate) awaited: usize,
+    /// Of a dialled connection: something was written, and nothing has arrived since.
+    owes: bool,
     /// Nobody has the dialled connection any more.
     pub(crate) released: bool,
     /// The session runs, and checks this state again before it returns.
@@ -251,7 +253,6 @@ impl Shared {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut own = self.session_waiter(task);
-        self.expects_answer();
         loop {
             let mut state = self.lock();
             if state.closed || state.finished {
@@ -266,6 +267,9 @@ impl Shared {
                 } else {
                     state.write_some(pieces, |taken| direct && lent::write(self, &[IoSlice::new(taken)]))
                 };
+                if taken > 0 {
+                    self.expects_answer(&mut state);
+                }
                 self.notify(state);
                 return Poll::Ready(Ok(taken));
             }
@@ -364,10 +368,11 @@ impl Shared {
         let spawned = std::mem::take(&mut state.spawned);
         let requests = std::mem::take(&mut state.requests);
         state.output = BytesMut::new();
+        let answered = state.has_answer();
         drop(state);
-        self.has_answer();
         ends.into_iter().flatten().for_each(|waiter| self.notify_waiter(waiter));
         draining.into_values().chain(timers.into_waiters()).for_each(|waiter| self.notify_waiter(waiter));
+        self.settle(answered);
         drop((spawned, requests));
     }
 }

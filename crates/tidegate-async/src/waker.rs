@@ -1,6 +1,6 @@
 //! Wakes a session: by a flag while it runs, by mail otherwise.
 
-use std::sync::atomic::{AtomicU8, Ordering::AcqRel, Ordering::Acquire};
+use std::sync::atomic::{AtomicU8, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 
@@ -22,22 +22,29 @@ pub(crate) struct SessionWake {
 }
 
 impl SessionWake {
-    /// The session runs. `mail` creates the waker of its thread.
+    /// The session runs; a wake that has come before is not lost. `mail` creates the waker of its thread.
     pub(crate) fn begin(&self, mail: impl FnOnce() -> Waker) {
         self.mail.get_or_init(mail);
-        self.state.store(RUNNING, std::sync::atomic::Ordering::Release);
+        if let SCHEDULED | RUNNING_WOKEN = self.state.swap(RUNNING, AcqRel) {
+            self.state.store(RUNNING_WOKEN, Release);
+        }
     }
 
-    /// Whether it was woken since it [began](Self::begin), or since the last call of this.
+    /// Whether it is woken: it was not [taken](Self::take_woken) yet.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.state.load(Acquire) == RUNNING_WOKEN
+    }
+
+    /// Whether it was woken since the last call of this.
     pub(crate) fn take_woken(&self) -> bool {
-        self.state.load(Acquire) == RUNNING_WOKEN // mostly not: an exchange costs as much as several loads
+        self.is_woken() // mostly not: an exchange costs as much as several loads
             && self.state.compare_exchange(RUNNING_WOKEN, RUNNING, AcqRel, Acquire).is_ok()
     }
 
     /// The session returns. If it was woken meanwhile it is called again, after other connections.
     pub(crate) fn end(&self) {
         if self.state.compare_exchange(RUNNING, IDLE, AcqRel, Acquire).is_err() {
-            self.state.store(SCHEDULED, std::sync::atomic::Ordering::Release);
+            self.state.store(SCHEDULED, Release);
             self.send();
         }
     }

@@ -1,7 +1,7 @@
 //! What a dialled connection and the one that has dialled it know of each other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::AcqRel, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 use tidegate::{Dial, Peer};
 
@@ -13,18 +13,23 @@ const UNREAD: usize = 64 << 10;
 
 /// What a dialled connection has beside an accepted one.
 pub(super) struct DialledBy {
+    /// The accepted connection that it was dialled for, whichever connection has dialled it.
     parent: Arc<Shared>,
     /// The whole of it, or the halves, that somebody has.
     owners: AtomicU8,
-    /// Something was written to it, and nothing has arrived since. Changes under the lock of the parent.
-    owes: AtomicBool,
 }
 
+/// An answer that a dialled connection owed and that nobody need wait for any more: the one that has dialled it learns
+/// that when this is settled, after the wake of who reads the answer.
+#[must_use]
+pub(crate) struct Answered(bool);
+
 impl Shared {
-    /// A connection that `parent` dials. Nobody has it yet.
-    pub(crate) fn dialled(dial: &Dial, parent: Arc<Self>) -> Self {
+    /// A connection that `by` dials. Nobody has it yet.
+    pub(crate) fn dialled(dial: &Dial, by: &Arc<Self>) -> Self {
+        let parent = by.dialled.as_ref().map_or(by, |of| &of.parent).clone();
         let peer = Peer::dialled(dial.tag).with_addr(dial.to.addr()).with_thread(parent.peer.thread);
-        let by = DialledBy { parent, owners: AtomicU8::new(0), owes: AtomicBool::new(false) };
+        let by = DialledBy { parent, owners: AtomicU8::new(0) };
         Self { dialled: Some(Box::new(by)), ..Self::new(Arc::default(), peer) }
     }
 
@@ -41,10 +46,11 @@ impl Shared {
         if by.owners.fetch_sub(1, AcqRel) > 1 {
             return;
         }
-        self.has_answer();
         let mut state = self.lock();
         state.released = true;
+        let answered = state.has_answer();
         self.notify(state);
+        self.settle(answered);
     }
 
     /// Whether receiving pauses because of what nobody has read.
@@ -52,29 +58,43 @@ impl Shared {
         state.input.len() > if self.dialled.is_some() { UNREAD } else { 0 }
     }
 
-    /// Something is written: a drain of the connection that has dialled waits for the answer.
-    pub(super) fn expects_answer(&self) {
-        if self.dialled.as_ref().is_some_and(|by| !by.owes.load(Relaxed)) && !self.is_closed.load(Relaxed) {
-            self.set_owes(true);
-        }
+    /// Whether the accepted connection that it was dialled for is gone, and it owes nothing: nobody decides when it ends.
+    pub(crate) fn is_left_alone(&self, state: &State) -> bool {
+        !state.owes && self.dialled.as_ref().is_some_and(|by| by.parent.is_closed.load(Acquire))
     }
 
-    /// Something has arrived, or nothing will.
-    pub(crate) fn has_answer(&self) {
-        if self.dialled.as_ref().is_some_and(|by| by.owes.load(Relaxed)) {
-            self.set_owes(false);
-        }
-    }
-
-    fn set_owes(&self, owes: bool) {
+    /// Bytes are written: a drain of the connection that has dialled waits for the answer, if one can come. Locks that
+    /// connection under the lock of this one; nothing locks them the other way round.
+    pub(super) fn expects_answer(&self, state: &mut State) {
         let Some(by) = &self.dialled else { return };
-        let mut parent = by.parent.lock();
-        if by.owes.swap(owes, Relaxed) == owes {
-            return;
+        if !state.ended && !std::mem::replace(&mut state.owes, true) {
+            by.count(|awaited| awaited + 1);
         }
-        parent.awaited = if owes { parent.awaited + 1 } else { parent.awaited - 1 };
+    }
+
+    /// The connection that has dialled need not wait for the answer any more.
+    pub(crate) fn settle(&self, Answered(owed): Answered) {
+        if let Some(by) = &self.dialled
+            && owed
+        {
+            by.count(|awaited| awaited - 1);
+        }
+    }
+}
+
+impl State {
+    /// Something has arrived, or nothing will.
+    pub(crate) fn has_answer(&mut self) -> Answered {
+        Answered(std::mem::take(&mut self.owes))
+    }
+}
+
+impl DialledBy {
+    fn count(&self, change: impl FnOnce(usize) -> usize) {
+        let mut parent = self.parent.lock();
+        parent.awaited = change(parent.awaited);
         if parent.draining.begun {
-            by.parent.notify(parent); // whether it is idle may have changed
+            self.parent.notify(parent); // whether it is idle may have changed
         }
     }
 }

@@ -156,7 +156,7 @@ impl Asker {
 impl Drop for Asker {
     fn drop(&mut self) {
         if !self.answered {
-            self.answer(Err(io::Error::other("the server has stopped")));
+            self.answer(Err(io::Error::new(io::ErrorKind::NotConnected, "the server has stopped")));
         }
     }
 }

@@ -142,7 +142,9 @@ impl DialRoom {
     /// Whether a connection may be dialled.
     pub(in crate::engine) fn admit(self, request: &DialRequest) -> io::Result<()> {
         match Quota::of(request) {
-            Quota::Dials if self.stopped => Err(io::Error::other("the server has stopped")),
+            Quota::Dials if self.stopped => {
+                Err(io::Error::new(io::ErrorKind::NotConnected, "the server has stopped"))
+            }
             Quota::Dials if self.dialled >= self.dials => {
                 let why = if self.dials == 0 {
                     "the service has not declared that its sessions dial; set ServiceOptions::dials"
