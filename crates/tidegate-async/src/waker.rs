@@ -77,3 +77,22 @@ impl Wake for SessionWake {
         self.wake_again();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wake_before_an_event_is_one_of_the_event_and_none_of_the_next() {
+        let wake = SessionWake::default();
+        for woken in [false, true, false] {
+            if woken {
+                wake.wake_again();
+            }
+            wake.begin(|| Waker::noop().clone());
+            wake.begin(|| Waker::noop().clone()); // of the same event
+            assert_eq!([wake.is_woken(), wake.take_woken(), wake.take_woken()], [woken, woken, false]);
+            wake.end();
+        }
+    }
+}

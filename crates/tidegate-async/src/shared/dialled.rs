@@ -58,7 +58,8 @@ impl Shared {
         state.input.len() > if self.dialled.is_some() { UNREAD } else { 0 }
     }
 
-    /// Whether the accepted connection that it was dialled for is gone, and it owes nothing: nobody decides when it ends.
+    /// Whether the accepted connection that it was dialled for is gone, and it owes nothing: a stop
+    /// does not wait for it.
     pub(crate) fn is_left_alone(&self, state: &State) -> bool {
         !state.owes && self.dialled.as_ref().is_some_and(|by| by.parent.is_closed.load(Acquire))
     }
