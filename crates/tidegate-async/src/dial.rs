@@ -16,7 +16,8 @@ use crate::{AsyncSession, Connection};
 
 /// A connection that is being dialled; created by [`ConnectionHandle::dial`](crate::ConnectionHandle::dial).
 ///
-/// Dropping it gives the dial up: a connection that is established nevertheless is closed.
+/// Dropping it gives the dial up: a connection that is established nevertheless is closed. Once begun, the connect goes
+/// on until its time is over: until then it has its place of [`dials`](crate::AsyncService::dials), and a stop waits.
 #[derive(Debug)]
 #[must_use = "a dial that is dropped is given up"]
 pub struct Dialling {

@@ -105,9 +105,9 @@ impl ConnectionHandle {
         outcome
     }
 
-    /// Dials an address, or a [`Dial`], on the I/O thread of this connection, for at most `within`. The dial begins at
-    /// once. The service must declare how many dialled connections each one may have at once
-    /// ([`AsyncService::dials`](crate::AsyncService::dials)).
+    /// Dials an address, text such as `"127.0.0.1:80"` (as `bind` takes it), or a [`Dial`], on the I/O thread of this
+    /// connection, for at most `within`. The dial begins at once. The service must declare how many dialled
+    /// connections each one may have at once ([`AsyncService::dials`](crate::AsyncService::dials)).
     ///
     /// The connection ends when it, or both of its halves, are dropped: what was written is sent, then it closes;
     /// [`abort`](Self::abort) resets it. Its reads and writes wait, and hold its peer back, as those of this connection
@@ -117,6 +117,12 @@ impl ConnectionHandle {
     /// A stop waits for dials, and for the answer to what was written to a dialled connection last. Otherwise a
     /// connection that reads counts as idle, whatever it has dialled, and ends what it has dialled with itself; see
     /// [`draining`](Self::draining).
+    ///
+    /// A dialled connection belongs to the accepted one, also where a dialled one has dialled it. In a pool, or moved
+    /// to another connection, it lets the first one wait for its answers. Once that has ended, a stop closes it if it
+    /// owes none. While that lives, an idle one in a pool keeps a stop waiting for
+    /// [`Policy::drain_timeout`](tidegate::Policy::drain_timeout). A future that uses it is spawned on the accepted
+    /// connection's handle: on its own handle it would keep itself open.
     ///
     /// ```
     /// # use std::net::SocketAddr;
@@ -144,10 +150,11 @@ impl ConnectionHandle {
     ///
     /// | kind | what has happened |
     /// |---|---|
+    /// | `InvalidInput` | the text is not an address |
     /// | `TimedOut` | it was not established in time |
     /// | `QuotaExceeded` | the service declares no dials, or all places for them are taken at the moment |
     /// | `ResourceBusy` | [`Policy::mail_queue`](tidegate::Policy::mail_queue) dials are pending on the I/O thread |
-    /// | `NotConnected` | this connection has ended, or the server has stopped |
+    /// | `NotConnected` | this connection has ended, or the server stops |
     ///
     /// # Costs
     /// The allocations of a session; a lock and a copy for each read and write; and mail from one connection to the

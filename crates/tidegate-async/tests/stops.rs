@@ -131,7 +131,9 @@ fn what_a_dialled_connection_has_dialled_owes_its_answer_to_the_accepted_one() {
     conn.receive(b"question");
     second.settle();
     assert_eq!(second.output(), b"question");
-    [&mut conn, &mut first, &mut second].map(TestConnection::drain);
+    for end in [&mut conn, &mut first, &mut second] {
+        end.drain();
+    }
     conn.advance(LONG);
     assert_eq!(conn.state(), TestState::Open);
     second.receive(b"answer");

@@ -60,7 +60,8 @@ impl Footprint {
 /// Counted for the process: threads, buffer pools, posted accepts, and 32 MiB.
 ///
 /// Kernel memory is counted separately ([`kernel`](Self::kernel)). Not counted is what the application keeps: its own
-/// state, shared bytes, mail and jobs, and stacks that are larger because the
+/// state (with tidegate-async: up to 64 KiB that each connection it has dialled receives ahead of its reader), shared
+/// bytes, mail and jobs, and stacks that are larger because the
 /// [service needs it](crate::ServiceOptions::stack_bytes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
