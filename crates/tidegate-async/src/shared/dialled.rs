@@ -22,7 +22,7 @@ pub(super) struct DialledBy {
 /// An answer that a dialled connection owed and that nobody need wait for any more: the one that has dialled it learns
 /// that when this is settled, after the wake of who reads the answer.
 #[must_use]
-pub(crate) struct Answered(bool);
+pub(crate) struct ArrivedAnswer(bool);
 
 impl Shared {
     /// A connection that `by` dials. Nobody has it yet.
@@ -74,7 +74,7 @@ impl Shared {
     }
 
     /// The connection that has dialled need not wait for the answer any more.
-    pub(crate) fn settle(&self, Answered(owed): Answered) {
+    pub(crate) fn settle(&self, ArrivedAnswer(owed): ArrivedAnswer) {
         if let Some(by) = &self.dialled
             && owed
         {
@@ -85,8 +85,8 @@ impl Shared {
 
 impl State {
     /// Something has arrived, or nothing will.
-    pub(crate) fn has_answer(&mut self) -> Answered {
-        Answered(std::mem::take(&mut self.owes))
+    pub(crate) fn has_answer(&mut self) -> ArrivedAnswer {
+        ArrivedAnswer(std::mem::take(&mut self.owes))
     }
 }
 

@@ -11,19 +11,19 @@ use crate::kit;
 on_every_model!(case);
 
 /// Echoes; holds its I/O thread up at the first bytes, from the first barrier to the second.
-struct Held([Arc<Barrier>; 2]);
+struct Blocked([Arc<Barrier>; 2]);
 
-struct HeldSession(Option<[Arc<Barrier>; 2]>);
+struct BlockedSession(Option<[Arc<Barrier>; 2]>);
 
-impl Service for Held {
-    type Session = HeldSession;
+impl Service for Blocked {
+    type Session = BlockedSession;
 
-    fn open(&self, _: &Peer) -> Result<HeldSession, Refusal> {
-        Ok(HeldSession(Some(self.0.clone())))
+    fn open(&self, _: &Peer) -> Result<BlockedSession, Refusal> {
+        Ok(BlockedSession(Some(self.0.clone())))
     }
 }
 
-impl Session for HeldSession {
+impl Session for BlockedSession {
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         if let Some(barriers) = self.0.take() {
             barriers.iter().for_each(|barrier| _ = barrier.wait());
@@ -43,7 +43,7 @@ fn case(model: Model) {
         return;
     }
     let barriers = [(); 2].map(|()| Arc::new(Barrier::new(2)));
-    let server = kit::serve(model, kit::policy(model), Held(barriers.clone()));
+    let server = kit::serve(model, kit::policy(model), Blocked(barriers.clone()));
     let mut caller = kit::connect(server.local_addr().clone());
     caller.write_all(b"a").expect("send");
     barriers[0].wait();
