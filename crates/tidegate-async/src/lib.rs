@@ -53,7 +53,7 @@
 //! # Stack
 //!
 //! A stack that overflows ends the process, and hyper in a build without optimisation needs more than the 128 KiB that
-//! threads of `blocking` and `pool` otherwise have. So a [`service`] asks for 1 MiB there, or for what
+//! threads of `blocking` and `pool` otherwise have. So a [`service()`] asks for 1 MiB there, or for what
 //! [`stack_bytes`](AsyncService::stack_bytes) says; on the other models the code has 2 MiB. Only pages that are touched
 //! use memory. [`Policy::thread_stack_bytes`](tidegate::Policy::thread_stack_bytes) sets another size; less than the
 //! service asks for is an error when the server is bound.
