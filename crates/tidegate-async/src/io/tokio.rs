@@ -26,29 +26,7 @@ macro_rules! reads {
 macro_rules! writes {
     ($($name:ty),*) => {$(
         impl AsyncWrite for $name {
-            fn poll_write(
-                self: Pin<&mut Self>,
-                task: &mut Context<'_>,
-                bytes: &[u8],
-            ) -> Poll<io::Result<usize>> {
-                self.handle.shared.poll_write(task, bytes)
-            }
-
-            fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.handle.shared.poll_flush()
-            }
-
-            fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-                self.handle.shared.finish()
-            }
-
-            fn poll_write_vectored(
-                self: Pin<&mut Self>,
-                task: &mut Context<'_>,
-                pieces: &[io::IoSlice<'_>],
-            ) -> Poll<io::Result<usize>> {
-                self.handle.shared.poll_write_vectored(task, pieces)
-            }
+            write_methods!(poll_shutdown);
 
             fn is_write_vectored(&self) -> bool {
                 true
