@@ -44,8 +44,8 @@ impl EpollEvent {
         self.0.events & (libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }
 
-    /// The peer finished sending, the connection broke, or there is an urgent byte, which ends a read early: a short read
-    /// is not the last one.
+    /// The peer finished sending, the connection broke, or there is an urgent byte, which ends a read early: a short
+    /// read is not the last one.
     pub fn ended(&self) -> bool {
         self.0.events & (libc::EPOLLRDHUP | libc::EPOLLPRI | libc::EPOLLHUP | libc::EPOLLERR) as u32 != 0
     }

@@ -180,6 +180,23 @@ mod tests {
     }
 
     #[test]
+    fn pipes_above_a_lower_limit_are_closed_when_they_come_back() {
+        let pool = PipePool::new(3);
+        let all: Vec<_> = (0..3).map(|_| pool.take().unwrap()).collect();
+        pool.set_most(1);
+        assert!(pool.take().is_none());
+        drop(all);
+        assert_eq!(pool.pipes.load(Relaxed), 1);
+    }
+
+    #[test]
+    fn after_a_failure_some_receives_do_without() {
+        let pool = PipePool::new(1);
+        pool.skip.store(2, Relaxed);
+        assert_eq!([(); 3].map(|()| pool.take().is_some()), [false, false, true]);
+    }
+
+    #[test]
     fn few_empty_pipes_are_kept() {
         let pool = PipePool::new(3 * MOST_SPARE);
         let all: Vec<_> = (0..2 * MOST_SPARE).map(|_| pool.take().unwrap()).collect();

@@ -1,5 +1,5 @@
-//! Bytes behind an urgent one arrive, though a receive ends in front of it (`tcp(7)`, *Out-of-band data*): also if all of
-//! them were there before the first receive.
+//! Bytes behind an urgent one arrive, though a receive ends in front of it (`tcp(7)`, *Out-of-band data*): also if all
+//! of them were there before the first receive.
 
 use std::io::Write;
 use std::sync::{Arc, Barrier};

@@ -28,6 +28,19 @@ fn pieces_leave_in_order_whatever_the_steps() {
 }
 
 #[test]
+fn a_thread_of_one_connection_keeps_no_long_list() {
+    let (mut queue, mut taken) = (SendQueue::default(), SendQueue::default());
+    for _ in 0..1000 {
+        queue.push_shared(Bytes::from_static(b"piece"));
+    }
+    queue.take_all(&mut taken);
+    taken.confirm_and_free(999 * 5);
+    assert!(taken.unsent.is_some());
+    taken.confirm_and_free(5);
+    assert!(taken.unsent.is_none());
+}
+
+#[test]
 fn pieces_that_are_written_together_are_one_chunk() {
     let mut queue = SendQueue::default();
     let (head, body) = (vec![b'h'; 150], vec![b'b'; 4096]);
