@@ -13,6 +13,11 @@ use crate::kit::{self, Echo, Producer, Tape, Witness};
 
 on_every_model!(case);
 
+/// Wine forgets a reset that arrives between an accept and the request for its events (`sock_poll_event` of its
+/// server marks the socket as aborted, nobody has asked yet, and a socket that is aborted is not polled again): rare,
+/// and then only a timeout ends the connection.
+const MOST_UNSEEN: u64 = if cfg!(windows) { 2 } else { 0 };
+
 fn case(model: Model) {
     while_nothing_moves(model);
     while_the_server_sends(model);
@@ -89,7 +94,9 @@ fn while_the_server_begins_to_receive(model: Model) {
     }
     kit::until("every reset is counted", || server.stats().open() == 0);
     let stats = server.stats();
-    assert_eq!(stats.closed_by(CloseReason::Reset), stats.accepted, "{stats:?}");
+    let unseen = stats.accepted - stats.closed_by(CloseReason::Reset);
+    assert_eq!(unseen, stats.closed_by(CloseReason::FirstByteTimeout), "{stats:?}");
+    assert!(unseen <= MOST_UNSEEN, "{stats:?}");
     kit::finish(server);
     assert_eq!(witness.ends.load(SeqCst), 0, "a reset is not an end");
 }
