@@ -47,7 +47,8 @@ pub fn fall(with: impl Send + 'static) -> ! {
 /// Makes one test of a case for each model: `half_close::epoll` and so on.
 ///
 /// `on_every_model!(case, alone)` lets no other such case run beside it: for those that need very many descriptors.
-/// `on_every_model!(case, and over Unix sockets)` makes the same tests once more, over a Unix socket.
+/// `on_every_model!(case, and over Unix sockets)` makes the same tests once more, over a Unix socket, which has no fast
+/// path.
 macro_rules! on_every_model {
     ($case:ident) => { on_every_model!(@tests run $case, false); };
     ($case:ident, alone) => { on_every_model!(@tests run_alone $case, false); };
@@ -58,7 +59,7 @@ macro_rules! on_every_model {
         pub(crate) fn trials() -> Vec<::libtest_mimic::Trial> {
             use crate::kit;
             let mut all = kit::on_every_model(module_path!(), kit::$run, $case);
-            if $over_unix {
+            if $over_unix && !kit::is_fast() {
                 let module = concat!(module_path!(), "::over_unix");
                 all.extend(kit::on_every_model(module, kit::run_over_unix, $case));
             }
