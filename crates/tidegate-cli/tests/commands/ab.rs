@@ -22,7 +22,7 @@ const FAST: [&str; 6] = ["-c", "4", "--turn", "50ms", "--false-alarms", "5"];
 /// How often a comparison is made.
 const TRIES: usize = 5;
 
-/// A comparison that comes to an answer: where the machine stands still for several turns in a row there is none.
+/// A comparison that comes to an answer: where the machine pauses for several turns in a row there is none.
 fn answered(args: &[&str]) -> Output {
     let has_answer = |output: &Output| {
         let said = text(&output.stderr);
