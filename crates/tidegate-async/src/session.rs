@@ -213,7 +213,7 @@ impl AsyncSession {
         out.set_buffered(if holds_back { state.input.len() } else { 0 });
         state.give_back_memory();
         let finishes = state.finished && !self.finished;
-        let (aborts, lingers) = (state.aborted, !state.ended);
+        let (aborts, lingers) = (state.aborted || is_over && state.cut_off, !state.ended);
         state.finished |= is_over; // nothing written from now on would be sent
         state.running = false;
         drop(state);
@@ -299,9 +299,12 @@ impl Session for AsyncSession {
         self.run(out, |_| Some(Waiter::Session))
     }
 
-    fn on_close(&mut self, _: CloseReason) {
+    fn on_close(&mut self, reason: CloseReason) {
         #[cfg(feature = "tokio")]
         let _entered = self.runtime.as_ref().map(tokio::runtime::Handle::enter);
+        if reason == CloseReason::Stopped {
+            self.shared.cuts_off(); // before its user learns that it is closed
+        }
         self.shared.close(); // first: the destructors of the application's futures may panic
         self.user = User::Nobody;
         self.spawned = None;

@@ -86,6 +86,8 @@ pub(crate) struct State {
     pub(crate) finished: bool,
     /// The connection is to be reset.
     pub(crate) aborted: bool,
+    /// A stop has reset one that this one has dialled: what has been sent may look complete, and is not.
+    pub(crate) cut_off: bool,
     /// The connection is gone.
     closed: bool,
     pub(crate) draining: DrainWaiters,

@@ -64,6 +64,14 @@ impl Shared {
         !state.owes && self.dialled.as_ref().is_some_and(|by| by.parent.is_closed.load(Acquire))
     }
 
+    /// A stop has reset it. The accepted connection, whose time is over too, must not end as if nothing were missing
+    /// when its code learns that first.
+    pub(crate) fn cuts_off(&self) {
+        if let Some(by) = &self.dialled {
+            by.parent.lock().cut_off = true;
+        }
+    }
+
     /// Bytes are written: a drain of the connection that has dialled waits for the answer, if one can come. Locks that
     /// connection under the lock of this one; nothing locks them the other way round.
     pub(super) fn expects_answer(&self, state: &mut State) {
