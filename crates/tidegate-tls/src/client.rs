@@ -236,10 +236,10 @@ impl ServerCertVerifier for Anything {
 /// use tidegate_tls::{TlsClient, Trust};
 /// # use tidegate_services::Echo;
 ///
-/// let target: tidegate::Endpoint = "192.0.2.1:443".parse()?;
-/// let service = TlsClient::new(Echo, target.clone(), "example.org", Trust::system()?)?;
+/// let target = "192.0.2.1:443";
+/// let service = TlsClient::new(Echo, target, "example.org", Trust::system()?)?;
 /// let client = tidegate::Client::new(service).start()?;
-/// client.dial(&target)?;
+/// client.dial(target)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TlsClient<S> {
@@ -255,13 +255,19 @@ impl<S> std::fmt::Debug for TlsClient<S> {
 }
 
 impl<S: Service> TlsClient<S> {
-    /// Encrypts the connections of `service` to `target`, under the default [limits](TlsLimits). The server's
-    /// certificate must be valid for `name`, a host name or an IP address. What it is trusted by has no default: a
-    /// [`Trust`] or a [`ClientConfig`].
+    /// Encrypts the connections of `service` to `target`, under the default [limits](TlsLimits). The address is given as
+    /// to [`Server::bind`](tidegate::Server::bind). The server's certificate must be valid for `name`, a host name or
+    /// an IP address. What it is trusted by has no default: a [`Trust`] or a [`ClientConfig`].
     ///
     /// # Errors
-    /// `name` is neither of them.
-    pub fn new(service: S, target: Endpoint, name: &str, trust: impl Into<Trust>) -> Result<Self, TlsError> {
+    /// `target` is a text that is not an address, or `name` is neither of the two.
+    pub fn new(
+        service: S,
+        target: impl TryInto<Endpoint, Error: Into<TlsError>>,
+        name: &str,
+        trust: impl Into<Trust>,
+    ) -> Result<Self, TlsError> {
+        let target = target.try_into().map_err(Into::into)?;
         let name = ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.into()))?;
         let shared = Arc::new(TlsShared::new(service, Some(target)));
         Ok(Self { shared, config: trust.into().0, name })

@@ -1,9 +1,12 @@
 //! TLS errors and their counters.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tidegate::ParseEndpointError;
 
 /// Why TLS ended a connection, or could not authenticate its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,6 +130,9 @@ pub enum TlsError {
         /// The error.
         error: Box<rustls::Error>,
     },
+    /// The text is not an address.
+    #[error(transparent)]
+    Address(#[from] ParseEndpointError),
     /// The server name cannot occur in a certificate.
     #[error("{0:?} is not a valid server name; give a host name or an IP address")]
     Name(String),
@@ -136,4 +142,11 @@ pub enum TlsError {
     /// An error of rustls.
     #[error("TLS cannot be set up: {0}")]
     Setup(#[from] rustls::Error),
+}
+
+/// An address that is one already: it is taken as text is.
+impl From<Infallible> for TlsError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
 }

@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::TLS13;
 use tidegate::Policy;
 use tidegate_services::Echo;
-use tidegate_tls::{Identity, TlsError, TlsServer};
+use tidegate_tls::{Identity, TlsClient, TlsError, TlsServer};
 
 use crate::papers::Papers;
 use crate::test_client::TestClient;
@@ -129,4 +129,16 @@ fn the_protocols_stay_when_the_files_are_read_again() {
     assert_eq!(agreed(&service, &papers, "own").unwrap().as_deref(), Some(b"own".as_slice()));
     let without = TlsServer::new(Echo, papers.identity(&[]));
     assert_eq!(agreed(&without, &papers, "other").unwrap(), None);
+}
+
+#[test]
+fn where_a_client_dials_is_given_as_everywhere_and_bad_text_is_refused() {
+    let papers = Papers::of("localhost");
+    let client = |target, name| TlsClient::new(Echo, target, name, papers.trusting(&[&TLS13]));
+    assert!(client("127.0.0.1:443", "localhost").is_ok());
+    let e = client("127.0.0.1:https", "localhost").unwrap_err();
+    assert!(matches!(e, TlsError::Address(_)) && e.to_string().contains("127.0.0.1:https"), "{e}");
+    assert!(matches!(client("127.0.0.1:443", "a host"), Err(TlsError::Name(name)) if name == "a host"));
+    let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 443));
+    assert!(TlsClient::new(Echo, addr, "localhost", papers.trusting(&[&TLS13])).is_ok());
 }
