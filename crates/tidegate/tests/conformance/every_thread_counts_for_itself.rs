@@ -66,8 +66,7 @@ fn case(model: Model) {
     shown.sort_unstable();
     counted.sort_unstable();
     assert_eq!(counted, shown, "the bytes that each thread was shown");
-    // Elsewhere the system chooses among the threads.
-    let by_design =
-        [Model::Blocking, Model::Pool, Model::Select, Model::Poll, Model::Epoll, Model::Uring, Model::Tokio];
+    // Elsewhere the system chooses among the threads, or, on `tokio`, a session that holds one may hold up all.
+    let by_design = [Model::Blocking, Model::Pool, Model::Select, Model::Poll, Model::Epoll, Model::Uring];
     assert!(shown.len() > 1 || !by_design.contains(&model), "one thread has done it all");
 }
