@@ -78,6 +78,8 @@ pub(crate) struct Channel<C> {
     pub(crate) peer_ended: bool,
     /// This end has sent its `close_notify`.
     pub(crate) ended: bool,
+    /// It will send none: what it has sent is not known to be complete.
+    pub(crate) ends_silently: bool,
     /// The host name that the client requested.
     server_name: Option<Box<str>>,
 }
@@ -90,6 +92,7 @@ impl<C: TlsSide> Channel<C> {
             established: false,
             peer_ended: false,
             ended: false,
+            ends_silently: false,
             server_name: None,
         }
     }
@@ -194,9 +197,9 @@ impl<C: TlsSide> Channel<C> {
         })
     }
 
-    /// Sends `close_notify`.
+    /// Sends `close_notify`, if what was sent is complete.
     pub(crate) fn end(&mut self, out: &mut Outbox<'_>) {
-        if std::mem::replace(&mut self.ended, true) || !self.established {
+        if std::mem::replace(&mut self.ended, true) || !self.established || self.ends_silently {
             return;
         }
         let mut notify = [0; 256];

@@ -92,6 +92,8 @@ pub struct TlsSession<S: Service, C> {
     plain: Vec<u8>,
     /// The inner session was notified of the peer's end.
     told_end: bool,
+    /// The peer's stream broke off, or was changed: to the inner session it did not end in order.
+    broken: bool,
     /// Output of the inner session that did not fit the outbox, and the flow that follows it.
     plaintext: LayerBuffer,
     next: Flow,
@@ -130,6 +132,7 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
             shared,
             plain: Vec::new(),
             told_end: false,
+            broken: false,
             plaintext: LayerBuffer::default(),
             next: Flow::Continue,
         }
@@ -137,6 +140,7 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
 
     /// Handles received bytes and delivers the plaintext to the inner session.
     fn receive(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Flow {
+        let left = self.plain.len();
         let outcome = self.channel.receive(input, &mut self.plain, out);
         let flow = match outcome {
             Err(e) => self.fail(&e, out),
@@ -146,7 +150,7 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
             }
             Ok(()) => self.open(out),
         };
-        self.go_on(flow, out)
+        self.deliver(left, flow, out)
     }
 
     /// The handshake is complete: opens the inner session, unless it is open.
@@ -169,12 +173,19 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
         flow
     }
 
-    /// Delivers plaintext to the inner session, and the end of the stream, as far as the outbox has room.
-    fn go_on(&mut self, mut flow: Flow, out: &mut Outbox<'_>) -> Flow {
-        if goes_on(flow) && !self.plain.is_empty() && !out.holds_input() {
+    /// Delivers what the inner session has left, if it takes that now, and the end of the stream.
+    fn go_on(&mut self, flow: Flow, out: &mut Outbox<'_>) -> Flow {
+        self.deliver(self.plain.len(), flow, out)
+    }
+
+    /// Delivers plaintext, of which the inner session has seen and left so many bytes, and the end of the stream. What
+    /// it has left while at work waits until that is done, and the end behind it.
+    fn deliver(&mut self, left: usize, mut flow: Flow, out: &mut Outbox<'_>) -> Flow {
+        let waits = |left, out: &Outbox<'_>| out.holds_input() || left > 0 && out.is_at_work();
+        if goes_on(flow) && !self.plain.is_empty() && !waits(left, out) {
             flow = then(flow, self.show(out));
         }
-        let all_shown = self.plain.is_empty() || !out.holds_input();
+        let all_shown = self.plain.is_empty() || !waits(self.plain.len(), out);
         if goes_on(flow) && self.channel.peer_ended && all_shown && !self.told_end {
             self.told_end = true;
             self.plain = Vec::new();
@@ -183,7 +194,8 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
         if goes_on(flow) && self.told_end && self.channel.ended {
             flow = Flow::Close; // both ends have sent close_notify
         }
-        out.set_buffered(self.plain.len() + self.channel.waiting());
+        // Each is bounded by itself: a message may end in a record that has not come whole.
+        out.set_buffered(self.plain.len().max(self.channel.waiting()));
         flow
     }
 
@@ -257,7 +269,7 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
     #[cold]
     fn note(&mut self, fault: Fault, why: &dyn std::fmt::Display) {
         self.shared.counters.count(fault);
-        self.plain = Vec::new();
+        (self.plain, self.broken) = (Vec::new(), true);
         let Inside::Waiting(peer) = &self.inside else {
             return tracing::debug!(%fault, %why, "TLS ended");
         };
@@ -305,8 +317,12 @@ impl<S: Service, C: TlsSide> Session for TlsSession<S, C> {
             Inside::Open(_) => self.note(Fault::Truncated, &"there was no close_notify"),
             Inside::Over => {}
         }
-        self.channel.end(out);
-        Flow::Close
+        // The rest of an answer is sent; if more of it might follow, the peer must not take that for all.
+        if !self.plaintext.is_empty() || out.is_full() || out.is_at_work() {
+            self.channel.ends_silently = true;
+        }
+        self.next = Flow::Close;
+        self.pass_on(out)
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
@@ -341,6 +357,9 @@ impl<S: Service, C: TlsSide> Session for TlsSession<S, C> {
 
     fn on_close(&mut self, why: CloseReason) {
         match &mut self.inside {
+            Inside::Open(session) if self.broken && why == CloseReason::Finished => {
+                session.on_close(CloseReason::Error);
+            }
             Inside::Open(session) => session.on_close(why),
             // The dialler waits for a result.
             Inside::Waiting(Peer { origin: Origin::Dialled { .. }, .. }) => {

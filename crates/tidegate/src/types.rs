@@ -407,7 +407,7 @@ pub enum CloseReason {
     Panicked,
     /// The kernel had no memory for long ([`Policy::shed_after`](crate::Policy::shed_after)), and it was idle longest.
     NoMemory,
-    /// The kernel reported another error.
+    /// The kernel reported another error; to a session inside TLS, its stream was cut off or changed.
     Error,
 }
 

@@ -135,7 +135,7 @@ fn a_peer_that_says_so_has_ended() {
 fn a_stream_that_was_cut_off_is_no_end() {
     for mut scene in Scene::set() {
         scene.wire.end();
-        assert_eq!(scene.diary(), ["closed finished"], "the session was not told that the peer has ended");
+        assert_eq!(scene.diary(), ["closed error"], "to the session the peer has not ended");
         assert_eq!(scene.counters.of(Fault::Truncated), 1);
         scene.test_client.talk(&mut scene.wire).unwrap();
         assert_eq!(scene.test_client.heard, b"");
@@ -149,7 +149,7 @@ fn a_record_that_was_cut_in_two_is_no_end_either() {
         let said = scene.test_client.says();
         scene.wire.send(&said[..said.len() - 1]);
         scene.wire.end();
-        assert_eq!(scene.diary(), ["closed finished"]);
+        assert_eq!(scene.diary(), ["closed error"]);
         assert_eq!(scene.counters.of(Fault::Truncated), 1);
     }
 }

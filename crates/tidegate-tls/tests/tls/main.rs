@@ -10,6 +10,7 @@ mod cuts;
 mod ends;
 mod hostile;
 mod identity;
+mod losses;
 mod models;
 mod papers;
 mod peer;

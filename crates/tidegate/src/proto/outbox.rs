@@ -237,6 +237,13 @@ impl Outbox<'_> {
         self.is_full() && !self.state_of_session.takes_input_while_full
     }
 
+    /// Whether the session is at [work](Activity::Work): input that it has left waits until that is done. For a layer
+    /// that buffers input for the session inside.
+    #[must_use]
+    pub fn is_at_work(&self) -> bool {
+        self.state_of_session.awaits == Activity::Work
+    }
+
     /// Whether the server is stopping: the connection closes once the session [awaits](Self::set_activity) nothing and
     /// everything is sent. A protocol with a shutdown message sends it now. [`on_drain`](crate::Session::on_drain) is
     /// called when it begins.
