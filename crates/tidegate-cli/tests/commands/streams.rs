@@ -204,7 +204,7 @@ fn results_of_the_lab_that_cannot_be_saved_are_shown() {
     std::os::unix::fs::symlink("/dev/full", folder.path().join("report.json")).unwrap();
     let bench = ["bench", "concurrency", "--models", "epoll", "--connections", "2", "--requests", "50"];
     let bench = [&bench[..], &["--repeats", "1", "--out", out]].concat();
-    let ab = ["ab", program, program, "-c", "1", "--turn", "20ms", "--budget", "1ms", "--json", "/dev/full"];
+    let ab = ["ab", program, program, "-c", "1", "--turn", "300ms", "--budget", "1ms", "--json", "/dev/full"];
     // Memory takes no time to measure, so that this search always finds something to write.
     let tune =
         ["tune", "--goal", "connections", "--quick", "--budget", "1h", "--models", "blocking", "-c", "3"];
@@ -217,7 +217,7 @@ fn results_of_the_lab_that_cannot_be_saved_are_shown() {
     for (args, code, shows, path) in cases {
         let outcome = run(&mut tidegate(&args));
         assert_eq!(outcome.code, Some(code), "{args:?}: {}", outcome.stderr);
-        assert!(outcome.stdout.contains(shows), "{args:?}: {}", outcome.stdout);
+        assert!(outcome.stdout.contains(shows), "{args:?}: {}{}", outcome.stdout, outcome.stderr);
         assert!(outcome.stderr.contains(path) && !outcome.stderr.contains("panicked"), "{}", outcome.stderr);
     }
     assert!(!folder.path().join("runs").exists(), "a run without its report");

@@ -357,6 +357,7 @@ impl<P: Poller> ReadinessLoop<P> {
             && let Some(fd) = entry.stream.borrowed()
         {
             self.poller.unwatch(token, fd);
+            entry.ended = false; // that was the control socket's
         }
         match entry.stream.settle() {
             Err(e) => self.fail_dial(token, e),
