@@ -53,6 +53,7 @@ cases! {
     a_silent_connection_is_closed,
     a_slow_reader_holds_a_file_back,
     a_slow_reader_holds_the_producer_back,
+    a_slow_reader_that_goes_on_is_not_cut_off,
     a_stop_does_not_wait_for_the_silent,
     a_stop_does_not_wait_for_who_only_pushes,
     a_stop_lets_answers_finish,

@@ -43,10 +43,11 @@ impl SendMessage {
 
 impl Ring {
     /// Most bytes that the kernel sends until all of them are, in as many steps as that takes (`MSG_WAITALL`); of more
-    /// it sends what it can at once. A send that takes 128 steps goes to a worker thread and keeps it until the peer
-    /// has read enough (`APOLL_MAX_RETRY` in the kernel's `io_uring/poll.c`); a step is a third of a send buffer, and
-    /// at least a segment.
-    pub const MOST_AT_ONCE: usize = 128 * 1024;
+    /// it sends what it can at once: what a slow peer has read is known only when a send ends, and the time limits of a
+    /// connection look at that. (A send that takes 128 steps goes to a worker thread and keeps it until the peer has
+    /// read enough, `APOLL_MAX_RETRY` in the kernel's `io_uring/poll.c`; a step is a third of a send buffer, and at
+    /// least a segment.)
+    pub const MOST_AT_ONCE: usize = 16 * 1024;
 
     /// Whether so much of a payload was taken by a send that goes on until all bytes are sent, and ended before.
     pub fn is_cut(taken: usize, unsent: &Payload) -> bool {
