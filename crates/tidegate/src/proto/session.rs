@@ -203,8 +203,9 @@ pub struct Dialled {
 
 impl Mail {
     /// Whether [`Policy::mail_queue`](crate::Policy::mail_queue) bounds it. Results of jobs are bounded by the job
-    /// queue, those of dials by the number of connections, and wake-ups to one for each connection.
+    /// queue, those of dials by the number of connections, and wake-ups to one for each connection. A group has asked
+    /// for room before: a message is for all members or for none.
     pub(crate) fn is_bounded(&self) -> bool {
-        !matches!(self, Self::Done(_) | Self::JobPanicked | Self::Dialled(_) | Self::Wake)
+        !matches!(self, Self::Done(_) | Self::JobPanicked | Self::Dialled(_) | Self::Wake | Self::Group(_))
     }
 }

@@ -56,6 +56,27 @@ fn case(model: Model) {
     if has_loop {
         permits_are_not_fewer_than_threads(model);
     }
+    more_connections_than_at_the_start(model);
+}
+
+/// What the kernel and the threads can have bounds them, not what was asked for at the start.
+fn more_connections_than_at_the_start(model: Model) {
+    let (service, _) = Echo::service();
+    let mut policy = kit::with_threads(model, 1).max_connections(1);
+    if !matches!(model, Model::Blocking | Model::Pool | Model::Tokio) {
+        policy.threads = NonZeroUsize::new(1); // each has a share
+    }
+    let server = kit::serve(model, policy.clone(), service);
+    let mut streams = vec![kit::connect(server.local_addr())];
+    kit::exchange(&mut streams[0], b"the only one");
+    server.set_policy(policy.max_connections(5)).expect("more connections");
+    for _ in 0..4 {
+        let mut stream = kit::connect(server.local_addr());
+        kit::exchange(&mut stream, b"one more");
+        streams.push(stream);
+    }
+    drop(streams);
+    kit::finish(server);
 }
 
 /// Each thread has its share of them, and a share of none would keep connections waiting forever.

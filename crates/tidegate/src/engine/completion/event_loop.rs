@@ -78,7 +78,8 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     ) -> io::Result<Self> {
         let (mut port, holds) = P::new(&Setup {
             policy: &worker.policy,
-            share: worker.share + worker.dials,
+            share: worker.share,
+            dials_each: worker.service.options().dials,
             addresses: worker.service.options().peer_addr
                 || worker.service.options().local_addr
                 || worker.transports.listener_has_option(),

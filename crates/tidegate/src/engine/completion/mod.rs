@@ -128,8 +128,10 @@ impl<P: CompletionDriver> Addresses<P> {
 #[allow(dead_code, reason = "each system's leaves read what they need")]
 pub(super) struct Setup<'a> {
     pub(super) policy: &'a Policy,
-    /// Connections of this thread.
+    /// Connections that this thread accepts, or that its client dials.
     pub(super) share: usize,
+    /// Connections that a session may have dialled.
+    pub(super) dials_each: usize,
     /// Whether the address of an accepted peer is needed, or that of this end.
     pub(super) addresses: bool,
     /// Whether other threads accept from the same listener.

@@ -176,7 +176,7 @@ where
                 reuse: policy.accept.reuse.map_or(0, |most| most.get() as usize),
             },
         )?;
-        Ok((queue, setup.share.min(W::HOLDS)))
+        Ok((queue, W::HOLDS))
     }
 
     fn hear(&self, waker: &Waker) {

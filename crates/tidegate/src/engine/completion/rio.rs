@@ -96,7 +96,7 @@ impl Operations for RegisteredQueue {
             reuse: 0,
         };
         let look = if policy.wait == Wait::Spin { NotifyMode::Polls } else { NotifyMode::Notified };
-        Ok((Self::new(&requests, &first, look)?, setup.share))
+        Ok((Self::new(&requests, &first, look)?, usize::MAX))
     }
 
     fn hear(&self, waker: &Waker) {

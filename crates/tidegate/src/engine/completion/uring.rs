@@ -174,7 +174,7 @@ impl CompletionDriver for Uring {
             taken: 0,
             sharing: Sharing::new(setup)?,
         };
-        Ok((new, setup.share.min(slots + setup.descriptors)))
+        Ok((new, capacity::of_ring(slots, setup.descriptors, setup.dials_each)))
     }
 
     #[inline]

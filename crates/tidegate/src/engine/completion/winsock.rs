@@ -449,6 +449,7 @@ mod tests {
         let setup = Setup {
             policy,
             share: 1000,
+            dials_each: 0,
             addresses: false,
             partners: false,
             dials: false,

@@ -277,11 +277,13 @@ fn serve(stream: Stream, slot: RegistrySlot, mut caller: Caller, headroom: Headr
     });
     let own = shared.clone();
     let registry = &shared.slot.registry;
+    let state = shared.lock(); // the other thread may have an order for it, and waits until it is open
     if let Err(e) = thread::start("tidegate-send", registry.stack_bytes(), move || own.send_all()) {
         return no_thread(registry, caller, e);
     }
     drop(headroom); // from here on it is mapped
     caller.served();
+    shared.dispatch_to(state, Event::Opened);
     shared.receive_all(&mut buffer);
 }
 
@@ -315,10 +317,13 @@ impl SharedConnection {
 
     /// Tells the connection something, and wakes the threads that have to know.
     fn dispatch(&self, event: Event<'_>) -> Action {
+        self.dispatch_to(self.lock(), event)
+    }
+
+    fn dispatch_to(&self, mut state: MutexGuard<'_, DuplexState>, event: Event<'_>) -> Action {
         let policy = &*self.slot.registry.policy();
         let lacks_memory = matches!(event, Event::OutOfMemory(_));
         let context = self.slot.context(policy, &self.counters);
-        let mut state = self.lock();
         let before = state.connection.action();
         let action = state.connection.handle(event, &context);
         let sooner = match (state.connection.deadline(policy), state.sleeps_until) {
@@ -339,7 +344,6 @@ impl SharedConnection {
     }
 
     fn receive_all(&self, buffer: &mut [u8]) {
-        self.dispatch(Event::Opened);
         while self.wait_until_wanted() {
             let event = match self.stream.receive(buffer) {
                 Ok(0) if self.is_broken() => Event::Failed(io::ErrorKind::ConnectionReset),

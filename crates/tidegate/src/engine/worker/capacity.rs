@@ -65,6 +65,14 @@ fn slots(table: usize) -> usize {
     table - SLACK.min(table / 4)
 }
 
+/// Connections of a ring with so many slots and ordinary descriptors, where each that is accepted may have dialled
+/// `dials` more: those have no slot.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "only rings have a table"))]
+pub(in crate::engine) fn of_ring(slots: usize, descriptors: usize, dials: usize) -> usize {
+    let all = slots.saturating_add(descriptors);
+    descriptors.checked_div(dials).map_or(all, |each| all.min(each.max(1).saturating_mul(dials + 1)))
+}
+
 /// Whether the pool of buffers may be paged out.
 pub(in crate::engine) fn residence(policy: &Policy) -> Residence {
     if policy.lock_memory { Residence::Locked } else { Residence::Pageable }
@@ -198,6 +206,14 @@ mod tests {
         assert_eq!(Model::Uring.most_under(1024, 1024, 1), 1024 - 64 - 2 + (1024 - 64));
         assert_eq!(Model::Uring.most_under(1024, 1024, 2), 1024 - 64 - 6 + 2 * (1024 - 64));
         assert_eq!(Model::Uring.most_under(usize::MAX, usize::MAX, 2), usize::MAX);
+    }
+
+    #[test]
+    fn what_is_dialled_has_no_slot() {
+        assert_eq!(of_ring(960, 477, 0), 1437);
+        assert_eq!(of_ring(960, 477, 1), 2 * 477, "one descriptor for each that is accepted");
+        assert_eq!(of_ring(100, 477, 1), 577);
+        assert_eq!(of_ring(960, 9, 10), 11, "one, at least, may try");
     }
 
     #[test]

@@ -35,6 +35,7 @@ fn port() -> Option<Uring> {
     let setup = Setup {
         policy: &Policy::default(),
         share: 16,
+        dials_each: 0,
         addresses: false,
         partners: false,
         dials: false,
