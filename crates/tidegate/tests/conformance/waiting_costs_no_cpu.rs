@@ -3,11 +3,12 @@
 
 use std::collections::HashSet;
 use std::net::Shutdown;
+use std::num::NonZeroUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, Model, Outbox, Recipient, Session};
+use tidegate::{CloseReason, Consumed, Flow, Mail, Mailbox, Model, Outbox, Policy, Recipient, Session};
 
 use crate::kit::{self, Witness};
 
@@ -53,13 +54,21 @@ impl Session for Patient {
 }
 
 fn case(model: Model) {
+    run(model, kit::policy(model));
+    if model == Model::Pool {
+        // All but one have no worker.
+        run(model, kit::policy(model).threads(NonZeroUsize::new(1)));
+    }
+}
+
+fn run(model: Model, policy: Policy) {
     let witness = Arc::new(Witness::default());
     let addresses = Arc::new(Mutex::new(Vec::new()));
     let threads = Threads::default();
     let (seen, its, theirs) = (witness.clone(), addresses.clone(), threads.clone());
     let patient = move || Patient { witness: seen.clone(), addresses: its.clone(), threads: theirs.clone() };
     let service = kit::sessions(patient);
-    let server = kit::serve(model, kit::policy(model), service);
+    let server = kit::serve(model, policy, service);
     let mut streams: Vec<_> = (0..6).map(|_| kit::connect(server.local_addr())).collect();
     streams.iter_mut().for_each(|stream| kit::exchange(stream, b"hello"));
     nothing_runs(&server, &threads, "idle connections");

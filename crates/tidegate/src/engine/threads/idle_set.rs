@@ -11,6 +11,7 @@ use std::task::{Wake, Waker as TaskWaker};
 use std::time::{Duration, Instant};
 
 use tidegate_os::epoll::{Epoll, EpollEvent};
+use tidegate_os::poll::Readiness;
 use tidegate_os::waker::Waker;
 
 use super::super::worker::registry::ConnectionRegistry;
@@ -93,7 +94,9 @@ impl IdleSet {
             }
         }
         let fd = pooled.entry.stream.borrowed();
-        let watched = fd.is_some_and(|fd| self.epoll.add_level_for(fd, wanted, token.to_u64()).is_ok());
+        // An epoll instance reports a reset even to who waits for nothing, again and again: nobody would look.
+        let watched = wanted == Readiness::default()
+            || fd.is_some_and(|fd| self.epoll.add_level_for(fd, wanted, token.to_u64()).is_ok());
         drop(state);
         // Mail, or other limits, may have come before that; and what cannot be watched must be looked at in turn.
         if !watched || inbox.has_delivery() || !Arc::ptr_eq(&policy, &registry.policy()) {
