@@ -80,25 +80,14 @@ impl Payload {
     }
 
     /// The same for one piece of more bytes than that, and for all else.
-    fn rest_after(self, mut n: usize) -> Option<Self> {
+    fn rest_after(self, n: usize) -> Option<Self> {
         match self {
             Self::One(mut bytes) => {
                 bytes.advance(n);
                 Some(Self::One(bytes))
             }
-            Self::Many(pieces) if n >= pieces.iter().map(Bytes::len).sum() => None,
             Self::Many(mut pieces) => {
-                let mut gone = 0;
-                for piece in &mut pieces {
-                    let step = n.min(piece.len());
-                    piece.advance(step);
-                    n -= step;
-                    if !piece.is_empty() {
-                        break;
-                    }
-                    gone += 1;
-                }
-                pieces.drain(..gone);
+                take(&mut pieces, n);
                 (!pieces.is_empty()).then_some(Self::Many(pieces))
             }
             #[cfg(target_os = "linux")]
@@ -112,4 +101,20 @@ impl Payload {
             Self::Parts(parts) => Self::left(parts.advance(n)),
         }
     }
+}
+
+/// Takes `n` bytes, or all there are, from the front; returns how many.
+pub(crate) fn take(pieces: &mut Vec<Bytes>, n: usize) -> usize {
+    let (mut left, mut gone) = (n, 0);
+    for piece in pieces.iter_mut() {
+        let step = left.min(piece.len());
+        piece.advance(step);
+        left -= step;
+        if !piece.is_empty() {
+            break;
+        }
+        gone += 1;
+    }
+    pieces.drain(..gone);
+    n - left
 }

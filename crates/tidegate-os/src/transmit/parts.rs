@@ -3,9 +3,10 @@
 use std::io;
 use std::time::Instant;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
 use crate::file::FileRange;
+use crate::payload::take;
 
 /// A part of a file, with what is sent before it and after it.
 #[derive(Debug)]
@@ -110,22 +111,6 @@ pub(crate) fn copy(pieces: &[Bytes], into: &mut [u8]) -> usize {
         copied += fits;
     }
     copied
-}
-
-/// Takes `n` bytes, or all there are, from the front; returns how many.
-fn take(pieces: &mut Vec<Bytes>, n: usize) -> usize {
-    let (mut left, mut gone) = (n, 0);
-    for piece in pieces.iter_mut() {
-        let step = left.min(piece.len());
-        piece.advance(step);
-        left -= step;
-        if !piece.is_empty() {
-            break;
-        }
-        gone += 1;
-    }
-    pieces.drain(..gone);
-    n - left
 }
 
 fn join(pieces: &mut Vec<Bytes>) {

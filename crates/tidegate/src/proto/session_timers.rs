@@ -139,16 +139,4 @@ mod tests {
         let keyed = timers.keyed().unwrap();
         assert!(keyed.by_time.is_empty() && keyed.by_id.is_empty());
     }
-
-    #[test]
-    fn a_layer_and_the_session_inside_have_keys_of_their_own() {
-        let start = Instant::now();
-        let mut timers = SessionState::default();
-        let inside = TimerId { layer: 1, key: Some(7) };
-        timers.set_timer(inside, start);
-        timers.set_timer(id(7), start);
-        timers.set_timer(id(8), start);
-        assert!(timers.cancel_timer(id(8)));
-        assert_eq!(fired(&mut timers, start), [(7, 1), (7, 0)]);
-    }
 }

@@ -41,7 +41,6 @@ pub struct Timers {
     base: Instant,
     /// Everything up to this tick has fired.
     done: u64,
-    armed: usize,
     heads: [[u32; SLOTS as usize]; LEVELS],
     occupied: [u64; LEVELS],
     nodes: Segments<Node>,
@@ -49,7 +48,7 @@ pub struct Timers {
 
 impl std::fmt::Debug for Timers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Timers").field("armed", &self.armed).finish_non_exhaustive()
+        f.debug_struct("Timers").finish_non_exhaustive()
     }
 }
 
@@ -60,7 +59,6 @@ impl Timers {
         Self {
             base,
             done: 0,
-            armed: 0,
             heads: [[NONE; SLOTS as usize]; LEVELS],
             occupied: [0; LEVELS],
             nodes: Segments::default(),
@@ -191,7 +189,6 @@ impl Timers {
         }
         self.heads[level][slot] = index;
         self.occupied[level] |= 1 << slot;
-        self.armed += 1;
     }
 
     fn unlink(&mut self, index: u32) {
@@ -205,7 +202,6 @@ impl Timers {
             self.unhead(index, next);
         }
         self.nodes[index as usize].tick = 0;
-        self.armed -= 1;
     }
 
     /// Replaces the head of the one list that begins with `index`.
@@ -232,29 +228,11 @@ impl Timers {
         self.occupied[level] &= !(1 << slot);
         while index != NONE {
             let Node { next, tick, .. } = self.nodes[index as usize];
-            self.armed -= 1;
-            if tick <= self.done {
-                // Due in this very tick: the level 0 slot of `done` is emptied right after.
-                self.link_now(index);
-            } else {
-                self.link(index);
-            }
+            // What is due in this very tick goes to the slot of level 0 that is emptied right after.
+            self.nodes[index as usize].tick = tick.max(self.done);
+            self.link(index);
             index = next;
         }
-    }
-
-    fn link_now(&mut self, index: u32) {
-        let slot = (self.done % SLOTS) as usize;
-        let next = self.heads[0][slot];
-        self.nodes[index as usize].previous = NONE;
-        self.nodes[index as usize].next = next;
-        self.nodes[index as usize].tick = self.done;
-        if next != NONE {
-            self.nodes[next as usize].previous = index;
-        }
-        self.heads[0][slot] = index;
-        self.occupied[0] |= 1 << slot;
-        self.armed += 1;
     }
 }
 
@@ -277,23 +255,6 @@ mod tests {
 
     fn us(n: u64) -> Duration {
         Duration::from_micros(n)
-    }
-
-    #[test]
-    fn an_earlier_deadline_moves_and_a_later_one_does_not() {
-        let base = Instant::now();
-        let mut timers = Timers::new(base);
-        let mut fired = Vec::new();
-        timers.arm_no_later(3, base + ms(50), Resolution::Millisecond);
-        timers.arm_no_later(3, base + ms(90), Resolution::Tick);
-        timers.arm_no_later(3, base + ms(20), Resolution::Tick);
-        timers.advance(base + ms(19), &mut fired);
-        assert!(fired.is_empty());
-        timers.advance(base + ms(20), &mut fired);
-        assert_eq!(fired, [3]);
-        timers.advance(base + ms(500), &mut fired);
-        assert_eq!(fired, [3]);
-        assert_eq!(timers.sleep(base + ms(500)), None);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Provided buffers: a ring of free buffers shared with the kernel (`io_uring_register_buf_ring(3)`).
 
 use std::io;
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::IoUring;
@@ -37,13 +36,12 @@ impl Buffer {
 
 /// The memory of all buffers and the ring that lists the free ones.
 pub(super) struct Buffers {
-    list: ManuallyDrop<Pages>,
-    memory: ManuallyDrop<Pages>,
+    list: Pages,
+    memory: Pages,
     count: u16,
     each: usize,
     tail: u16,
     ring: RingId,
-    leaked: bool,
 }
 
 impl Buffers {
@@ -54,8 +52,7 @@ impl Buffers {
         let each = setup.buffer_bytes as usize;
         let list = Pages::new(usize::from(count) * size_of::<BufRingEntry>(), residence)?;
         let memory = Pages::new(each * usize::from(count), residence)?;
-        let (list, memory) = (ManuallyDrop::new(list), ManuallyDrop::new(memory));
-        let mut buffers = Self { list, memory, count, each, tail: 0, ring: id, leaked: false };
+        let mut buffers = Self { list, memory, count, each, tail: 0, ring: id };
         let entries = buffers.entries();
         // SAFETY: `entries` is page-aligned memory for `count` entries that stays mapped until
         // after the ring is gone (`Ring` drops the ring first, and leaks these if it cannot).
@@ -102,20 +99,7 @@ impl Buffers {
 
     /// Keeps the mappings for ever, because the kernel may still write to them.
     pub(super) fn leak(&mut self) {
-        self.leaked = true;
-    }
-}
-
-impl Drop for Buffers {
-    fn drop(&mut self) {
-        if self.leaked {
-            return;
-        }
-        // SAFETY: each is dropped once, here; no slice of them is alive (they borrow `self`), and the ring that
-        // wrote to them is gone or quiet.
-        unsafe {
-            ManuallyDrop::drop(&mut self.list);
-            ManuallyDrop::drop(&mut self.memory);
-        }
+        self.list.leak();
+        self.memory.leak();
     }
 }
