@@ -7,7 +7,6 @@ use super::words::sources;
 
 /// Crate, names that are defined more than once in it, and why that is one meaning.
 const TWICE: &[(&str, &[&str], &str)] = &[
-    ("tidegate", &["Leaf"], "every model's leaf has it: the model"),
     ("tidegate", &["Kind"], "both ports that number their operations: what a completion is about"),
     (
         "tidegate",

@@ -19,8 +19,8 @@
 //! steps: stop what is armed, join what is in flight, close. Memory that the kernel may still touch
 //! is owned until the completion came back.
 //!
-//! Every leaf file has a `Leaf`, which is an [`Engine`]: its `MODEL`, `probe` and `start`; then its way of waiting. It
-//! has a header with four headings: *How it waits*, *What it bounds*, *What it costs*, *Where it differs*.
+//! Every leaf file has `probe` and `start`, which make a [`Leaf`], and then its way of waiting. It has a header with
+//! four headings: *How it waits*, *What it bounds*, *What it costs*, *Where it differs*.
 
 #[cfg(any(target_os = "linux", windows))]
 mod completion;
@@ -51,27 +51,31 @@ pub(crate) use worker::{EngineConfig, EngineHandle, WorkerContext};
 
 use std::io;
 
-/// What every leaf has, for connections. Nobody outside this folder can see it, and so nobody else implements it.
-trait Engine {
-    /// The model it is.
-    const MODEL: Model;
+/// What every model has, for connections.
+struct Leaf {
     /// Whether it works here, found out by trying, and with a remark on how.
-    fn probe() -> Availability;
+    probe: fn() -> Availability,
     /// Starts its threads; returns once all of them serve.
-    fn start(config: EngineConfig) -> io::Result<EngineHandle>;
+    start: fn(EngineConfig) -> io::Result<EngineHandle>,
 }
 
-/// Starts the threads of a model: the one place that matches on it.
+/// The leaf of a model, if this system has it: the one place that matches on it.
+fn leaf(model: Model) -> Option<Leaf> {
+    Some(match model {
+        Model::Blocking => Leaf { probe: threads::duplex::probe, start: threads::duplex::start },
+        Model::Pool => Leaf { probe: threads::pool::probe, start: threads::pool::start },
+        Model::Select => Leaf { probe: readiness::select::probe, start: readiness::select::start },
+        Model::Poll => Leaf { probe: readiness::poll::probe, start: readiness::poll::start },
+        Model::Tokio => Leaf { probe: tokio::probe, start: tokio::start },
+        of_one_system => return platform::leaf(of_one_system),
+    })
+}
+
+/// Starts the threads of a model.
 pub(crate) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {
     capacity::check_locked(&config.policy, model)?;
-    match model {
-        Model::Blocking => threads::duplex::Leaf::start(config),
-        Model::Pool => threads::pool::Leaf::start(config),
-        Model::Select => readiness::select::Leaf::start(config),
-        Model::Poll => readiness::poll::Leaf::start(config),
-        Model::Tokio => tokio::Leaf::start(config),
-        of_one_system => platform::start(of_one_system, config),
-    }
+    let leaf = leaf(model).ok_or_else(|| platform::not_here(model))?;
+    (leaf.start)(config)
 }
 
 /// The same for datagrams.

@@ -1,6 +1,5 @@
 //! Which models are available here, and the best of them.
 
-use super::Engine;
 use crate::model::Model;
 use crate::policy::Policy;
 
@@ -35,13 +34,9 @@ impl Model {
     /// Whether it can be used here, found out by trying.
     #[must_use]
     pub fn availability(self) -> Availability {
-        match self {
-            Self::Blocking => super::threads::duplex::Leaf::probe(),
-            Self::Pool => super::threads::pool::Leaf::probe(),
-            Self::Select => super::readiness::select::Leaf::probe(),
-            Self::Poll => super::readiness::poll::Leaf::probe(),
-            Self::Tokio => super::tokio::Leaf::probe(),
-            of_one_system => super::platform::probe(of_one_system),
+        match super::leaf(self) {
+            Some(leaf) => (leaf.probe)(),
+            None => Availability::Unavailable(super::platform::OTHERS.into()),
         }
     }
 

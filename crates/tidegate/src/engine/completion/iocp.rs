@@ -34,26 +34,20 @@ use tidegate_os::waker::Waker;
 
 use super::operations::OverlappedNotifier;
 use super::winsock::{Winsock, accept_port};
-use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
+use crate::engine::{Availability, EngineConfig, EngineHandle, Model};
 use crate::policy::accept::ACCEPTS_POSTED;
 
-/// The model.
-pub(in crate::engine) struct Leaf;
-
-impl Engine for Leaf {
-    const MODEL: Model = Model::Iocp;
-
-    /// Whether it works here: asks for the functions, and makes a port.
-    fn probe() -> Availability {
-        match CompletionPort::new(1).and_then(|_| Queue::<CompletionPort>::probe()) {
-            Ok(()) => Availability::Available("AcceptEx, ConnectEx, batched completions".into()),
-            Err(e) => Availability::Unavailable(format!("{e}; use event-select or select")),
-        }
+/// Whether it works here: asks for the functions, and makes a port.
+pub(in crate::engine) fn probe() -> Availability {
+    match CompletionPort::new(1).and_then(|_| Queue::<CompletionPort>::probe()) {
+        Ok(()) => Availability::Available("AcceptEx, ConnectEx, batched completions".into()),
+        Err(e) => Availability::Unavailable(format!("{e}; use event-select or select")),
     }
+}
 
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::completion::start::<Iocp>(config, Self::MODEL, accept_port)
-    }
+/// Starts its threads.
+pub(in crate::engine) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    crate::engine::completion::start::<Iocp>(config, Model::Iocp, accept_port)
 }
 
 /// A completion port.

@@ -27,25 +27,19 @@ use tidegate_os::waker::Waker;
 
 use super::operations::OverlappedNotifier;
 use super::winsock::{Winsock, event_acceptor};
-use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
+use crate::engine::{Availability, EngineConfig, EngineHandle, Model};
 
-/// The model.
-pub(in crate::engine) struct Leaf;
-
-impl Engine for Leaf {
-    const MODEL: Model = Model::Overlapped;
-
-    /// Whether it works here: asks for the functions, and makes a thread's events.
-    fn probe() -> Availability {
-        match Events::new().and_then(|_| Queue::<Events>::probe()) {
-            Ok(()) => Availability::Available(format!("{} connections for each thread", Events::RECEIVES)),
-            Err(e) => Availability::Unavailable(format!("{e}; use select")),
-        }
+/// Whether it works here: asks for the functions, and makes a thread's events.
+pub(in crate::engine) fn probe() -> Availability {
+    match Events::new().and_then(|_| Queue::<Events>::probe()) {
+        Ok(()) => Availability::Available(format!("{} connections for each thread", Events::RECEIVES)),
+        Err(e) => Availability::Unavailable(format!("{e}; use select")),
     }
+}
 
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::completion::start::<Overlapped>(config, Self::MODEL, event_acceptor)
-    }
+/// Starts its threads.
+pub(in crate::engine) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    crate::engine::completion::start::<Overlapped>(config, Model::Overlapped, event_acceptor)
 }
 
 /// A thread's events.

@@ -34,32 +34,24 @@ use tidegate_os::waker::Waker;
 use super::operations::{Operations, operations_of_queue};
 use super::winsock::{Winsock, accept_port};
 use crate::engine::completion::Setup;
-use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
+use crate::engine::{Availability, EngineConfig, EngineHandle, Model, capacity};
 use crate::fastpath::Transports;
 use crate::policy::accept::ACCEPTS_POSTED;
 use crate::policy::{ReceiveStyle, Wait};
 use crate::proto::queue::FileSending;
 use crate::service::Dial;
 
-/// The model.
-pub(in crate::engine) struct Leaf;
-
-impl Engine for Leaf {
-    const MODEL: Model = Model::Rio;
-
-    /// Whether it works here: asks for the table of functions.
-    fn probe() -> Availability {
-        match registered::probe() {
-            Ok(()) => {
-                Availability::Available("registered buffers, notified through a completion port".into())
-            }
-            Err(e) => Availability::Unavailable(format!("{e}; use iocp")),
-        }
+/// Whether it works here: asks for the table of functions.
+pub(in crate::engine) fn probe() -> Availability {
+    match registered::probe() {
+        Ok(()) => Availability::Available("registered buffers, notified through a completion port".into()),
+        Err(e) => Availability::Unavailable(format!("{e}; use iocp")),
     }
+}
 
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::completion::start::<Rio>(config, Self::MODEL, accept_port)
-    }
+/// Starts its threads.
+pub(in crate::engine) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    crate::engine::completion::start::<Rio>(config, Model::Rio, accept_port)
 }
 
 /// A thread's requests.

@@ -46,7 +46,7 @@ use super::entry::{CompletionEntry, SendResult};
 use super::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::worker::rings::WaitMode;
 use crate::engine::worker::transport::{Acceptor, Settled};
-use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model, capacity};
+use crate::engine::{Availability, EngineConfig, EngineHandle, Model, capacity};
 use crate::fastpath::Rendezvous;
 use crate::policy::Policy;
 use crate::proto::queue::{FileSending, Pieces};
@@ -63,30 +63,22 @@ mod shared;
 #[cfg(all(test, not(tidegate_loom)))]
 mod tests;
 
-/// The model.
-pub(in crate::engine) struct Leaf;
-
-impl Engine for Leaf {
-    const MODEL: Model = Model::Uring;
-
-    /// Whether it works here: makes a small ring, on a separate thread. The kernel signals the thread that made a
-    /// ring some time after the ring was closed (`io_ring_exit_work` in its `io_uring/io_uring.c`), and the caller
-    /// may just be reading from a socket with a time limit, which then fails with EINTR (`signal(7)`).
-    fn probe() -> Availability {
-        let thread = std::thread::Builder::new().name("tidegate-probe".into()).spawn(probe::make_one);
-        match thread.map(JoinHandle::join) {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(e) => {
-                Availability::Unavailable(format!("no thread could be started to look: {e}; use epoll"))
-            }
-        }
+/// Whether it works here: makes a small ring, on a separate thread. The kernel signals the thread that made a
+/// ring some time after the ring was closed (`io_ring_exit_work` in its `io_uring/io_uring.c`), and the caller
+/// may just be reading from a socket with a time limit, which then fails with EINTR (`signal(7)`).
+pub(in crate::engine) fn probe() -> Availability {
+    let thread = std::thread::Builder::new().name("tidegate-probe".into()).spawn(probe::make_one);
+    match thread.map(JoinHandle::join) {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(e) => Availability::Unavailable(format!("no thread could be started to look: {e}; use epoll")),
     }
+}
 
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        let rendezvous = config.rendezvous.clone();
-        crate::engine::completion::start::<Uring>(config, Self::MODEL, |listener| open(listener, rendezvous))
-    }
+/// Starts its threads.
+pub(in crate::engine) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    let rendezvous = config.rendezvous.clone();
+    crate::engine::completion::start::<Uring>(config, Model::Uring, |listener| open(listener, rendezvous))
 }
 
 /// The listener as the ring accepts from it: the kernel waits, the program never does.

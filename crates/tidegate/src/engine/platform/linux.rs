@@ -2,37 +2,28 @@
 
 use std::io;
 
-use super::super::{
-    Availability, Engine, EngineConfig, EngineHandle, Model, completion, datagram, readiness,
-};
+use super::super::{Leaf, Model, completion, datagram, readiness};
 use super::not_here;
 use crate::policy::Effect;
 
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Uring, Model::Epoll, Model::Poll];
 
-/// Whether a model works here.
-pub(in crate::engine) fn probe(model: Model) -> Availability {
-    match model {
-        Model::Epoll => readiness::epoll::Leaf::probe(),
-        Model::Uring => completion::uring::Leaf::probe(),
-        _ => Availability::Unavailable(
-            "a model of Windows; epoll and uring are its counterparts on Linux".into(),
-        ),
-    }
+/// What the models of other systems are here.
+pub(in crate::engine) const OTHERS: &str =
+    "a model of Windows; epoll and uring are its counterparts on Linux";
+
+/// The leaf of a model that only this system has.
+pub(in crate::engine) fn leaf(model: Model) -> Option<Leaf> {
+    Some(match model {
+        Model::Epoll => Leaf { probe: readiness::epoll::probe, start: readiness::epoll::start },
+        Model::Uring => Leaf { probe: completion::uring::probe, start: completion::uring::start },
+        _ => return None,
+    })
 }
 
 /// What every model of this system makes of a limit, where the table does not know the system.
 pub(in crate::engine) const EFFECTS: &[(&str, &[Model], Effect)] = &[];
-
-/// Starts the threads of a model.
-pub(in crate::engine) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {
-    match model {
-        Model::Epoll => readiness::epoll::Leaf::start(config),
-        Model::Uring => completion::uring::Leaf::start(config),
-        other => Err(not_here(other)),
-    }
-}
 
 /// Starts the threads that serve datagrams.
 pub(in crate::engine) fn start_datagrams(

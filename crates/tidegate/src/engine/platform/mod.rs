@@ -12,13 +12,13 @@ mod system;
 #[cfg_attr(not(unix), path = "../tokio/no_local.rs")]
 pub(super) mod local;
 
-pub(super) use system::{BEST, EFFECTS, probe, start, start_datagrams};
+pub(super) use system::{BEST, EFFECTS, OTHERS, leaf, start_datagrams};
 
 use std::io;
 
 use super::Model;
 
 /// A model was asked for that was found to be unavailable.
-fn not_here(model: Model) -> io::Error {
+pub(super) fn not_here(model: Model) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, format!("{model} does not exist on this system"))
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::super::{Availability, EngineConfig, EngineHandle, Model, datagram};
+use super::super::{Leaf, Model, datagram};
 use super::not_here;
 use crate::policy::Effect;
 use crate::policy::datagram::{NOT_JOINED, ONE_EACH};
@@ -11,9 +11,12 @@ use crate::policy::table::EVERY;
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Poll];
 
-/// Whether a model works here.
-pub(in crate::engine) fn probe(_: Model) -> Availability {
-    Availability::Unavailable("a model of Linux or Windows; use poll".into())
+/// What the models of other systems are here.
+pub(in crate::engine) const OTHERS: &str = "a model of Linux or Windows; use poll";
+
+/// The leaf of a model that only this system has.
+pub(in crate::engine) fn leaf(_: Model) -> Option<Leaf> {
+    None
 }
 
 /// What models make of a limit on this system. That there is no fast path is said when it is looked for.
@@ -23,11 +26,6 @@ pub(in crate::engine) const EFFECTS: &[(&str, &[Model], Effect)] = &[
     ("segments", EVERY, NOT_JOINED),
     ("segment_bytes", EVERY, NOT_JOINED),
 ];
-
-/// Starts the threads of a model.
-pub(in crate::engine) fn start(model: Model, _: EngineConfig) -> io::Result<EngineHandle> {
-    Err(not_here(model))
-}
 
 /// Starts the threads that serve datagrams.
 pub(in crate::engine) fn start_datagrams(

@@ -19,7 +19,7 @@ mod rio;
 #[path = "../completion/winsock.rs"]
 mod winsock;
 
-use super::super::{Availability, Engine, EngineConfig, EngineHandle, Model, datagram};
+use super::super::{Leaf, Model, datagram};
 use super::not_here;
 use crate::policy::Effect;
 use crate::policy::datagram::{NOT_JOINED, ONE_EACH};
@@ -28,16 +28,19 @@ use crate::policy::table::{EVERY, READINESS, WITHOUT_LOOP};
 /// What `auto` tries, best first.
 pub(in crate::engine) const BEST: &[Model] = &[Model::Iocp, Model::EventSelect, Model::Poll];
 
-/// Whether a model works here.
-pub(in crate::engine) fn probe(model: Model) -> Availability {
-    match model {
-        Model::Iocp => iocp::Leaf::probe(),
-        Model::Overlapped => overlapped::Leaf::probe(),
-        Model::AsyncSelect => async_select::Leaf::probe(),
-        Model::EventSelect => event_select::Leaf::probe(),
-        Model::Rio => rio::Leaf::probe(),
-        _ => Availability::Unavailable("a model of Linux; iocp is its counterpart on Windows".into()),
-    }
+/// What the models of other systems are here.
+pub(in crate::engine) const OTHERS: &str = "a model of Linux; iocp is its counterpart on Windows";
+
+/// The leaf of a model that only this system has.
+pub(in crate::engine) fn leaf(model: Model) -> Option<Leaf> {
+    Some(match model {
+        Model::AsyncSelect => Leaf { probe: async_select::probe, start: async_select::start },
+        Model::EventSelect => Leaf { probe: event_select::probe, start: event_select::start },
+        Model::Iocp => Leaf { probe: iocp::probe, start: iocp::start },
+        Model::Overlapped => Leaf { probe: overlapped::probe, start: overlapped::start },
+        Model::Rio => Leaf { probe: rio::probe, start: rio::start },
+        _ => return None,
+    })
 }
 
 const NO_MEMORY: Effect = Effect::NoEffect("the fast path of Windows uses no shared memory");
@@ -60,18 +63,6 @@ pub(in crate::engine) const EFFECTS: &[(&str, &[Model], Effect)] = &[
     ("segments", EVERY, NOT_JOINED),
     ("segment_bytes", EVERY, NOT_JOINED),
 ];
-
-/// Starts the threads of a model.
-pub(in crate::engine) fn start(model: Model, config: EngineConfig) -> io::Result<EngineHandle> {
-    match model {
-        Model::AsyncSelect => async_select::Leaf::start(config),
-        Model::EventSelect => event_select::Leaf::start(config),
-        Model::Iocp => iocp::Leaf::start(config),
-        Model::Rio => rio::Leaf::start(config),
-        Model::Overlapped => overlapped::Leaf::start(config),
-        other => Err(not_here(other)),
-    }
-}
 
 /// Starts the threads that serve datagrams.
 pub(in crate::engine) fn start_datagrams(

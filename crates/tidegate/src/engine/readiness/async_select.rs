@@ -28,29 +28,23 @@ use tidegate_os::waker::Waker;
 
 use crate::engine::readiness::{PollEvent, Poller, Source};
 use crate::engine::worker::transport::Acceptor;
-use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
+use crate::engine::{Availability, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
 
-/// The model.
-pub(in crate::engine) struct Leaf;
-
-impl Engine for Leaf {
-    const MODEL: Model = Model::AsyncSelect;
-
-    /// Whether it works here: makes a window.
-    fn probe() -> Availability {
-        match Messages::new(1) {
-            Ok(_) => Availability::Available("a message-only window for each thread".into()),
-            Err(e) => {
-                Availability::Unavailable(format!("no window can be made: {e}; use event-select or select"))
-            }
+/// Whether it works here: makes a window.
+pub(in crate::engine) fn probe() -> Availability {
+    match Messages::new(1) {
+        Ok(_) => Availability::Available("a message-only window for each thread".into()),
+        Err(e) => {
+            Availability::Unavailable(format!("no window can be made: {e}; use event-select or select"))
         }
     }
+}
 
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::readiness::start::<AsyncSelect>(config, Self::MODEL)
-    }
+/// Starts its threads.
+pub(in crate::engine) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    crate::engine::readiness::start::<AsyncSelect>(config, Model::AsyncSelect)
 }
 
 /// A thread's window.

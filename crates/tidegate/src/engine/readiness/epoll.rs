@@ -27,27 +27,21 @@ use tidegate_os::waker::Waker;
 
 use super::{PollEvent, Poller, Source};
 use crate::engine::worker::transport::Acceptor;
-use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
+use crate::engine::{Availability, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
 
-/// The model.
-pub(in crate::engine) struct Leaf;
-
-impl Engine for Leaf {
-    const MODEL: Model = Model::Epoll;
-
-    /// Whether it works here.
-    fn probe() -> Availability {
-        match Instance::new() {
-            Ok(_) => Availability::Available("edge-triggered, EPOLLEXCLUSIVE listener".into()),
-            Err(e) => Availability::Unavailable(format!("epoll_create1: {e}")),
-        }
+/// Whether it works here.
+pub(in crate::engine) fn probe() -> Availability {
+    match Instance::new() {
+        Ok(_) => Availability::Available("edge-triggered, EPOLLEXCLUSIVE listener".into()),
+        Err(e) => Availability::Unavailable(format!("epoll_create1: {e}")),
     }
+}
 
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::readiness::start::<Epoll>(config, Self::MODEL)
-    }
+/// Starts its threads.
+pub(in crate::engine) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    crate::engine::readiness::start::<Epoll>(config, Model::Epoll)
 }
 
 const WAKER: u64 = u64::MAX;

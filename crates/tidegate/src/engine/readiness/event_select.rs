@@ -32,27 +32,21 @@ use tidegate_os::waker::Waker;
 
 use crate::engine::readiness::{PollEvent, Poller, Source};
 use crate::engine::worker::transport::Acceptor;
-use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
+use crate::engine::{Availability, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
 
-/// The model.
-pub(in crate::engine) struct Leaf;
-
-impl Engine for Leaf {
-    const MODEL: Model = Model::EventSelect;
-
-    /// Whether it works here: makes a thread's events.
-    fn probe() -> Availability {
-        match EventSet::new() {
-            Ok(_) => Availability::Available(format!("{} connections for each thread", EventSet::SOCKETS)),
-            Err(e) => Availability::Unavailable(format!("{e}; use select")),
-        }
+/// Whether it works here: makes a thread's events.
+pub(in crate::engine) fn probe() -> Availability {
+    match EventSet::new() {
+        Ok(_) => Availability::Available(format!("{} connections for each thread", EventSet::SOCKETS)),
+        Err(e) => Availability::Unavailable(format!("{e}; use select")),
     }
+}
 
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::readiness::start::<EventSelect>(config, Self::MODEL)
-    }
+/// Starts its threads.
+pub(in crate::engine) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    crate::engine::readiness::start::<EventSelect>(config, Model::EventSelect)
 }
 
 /// A thread's events, who each is, and where each connection is.

@@ -23,24 +23,18 @@ use tidegate_os::waker::Waker;
 
 use super::{PollEvent, Poller, Source};
 use crate::engine::worker::transport::Acceptor;
-use crate::engine::{Availability, Engine, EngineConfig, EngineHandle, Model};
+use crate::engine::{Availability, EngineConfig, EngineHandle, Model};
 use crate::policy::Policy;
 use crate::proto::Token;
 
-/// The model.
-pub(in crate::engine) struct Leaf;
+/// Whether it works here.
+pub(in crate::engine) fn probe() -> Availability {
+    Availability::Available(REMARK.into())
+}
 
-impl Engine for Leaf {
-    const MODEL: Model = Model::Poll;
-
-    /// Whether it works here.
-    fn probe() -> Availability {
-        Availability::Available(REMARK.into())
-    }
-
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        crate::engine::readiness::start::<Poll>(config, Self::MODEL)
-    }
+/// Starts its threads.
+pub(in crate::engine) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    crate::engine::readiness::start::<Poll>(config, Model::Poll)
 }
 
 /// The array, who each entry is, and where each connection is.

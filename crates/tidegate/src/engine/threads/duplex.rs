@@ -36,7 +36,7 @@ use super::super::worker::queue_writer::{Write, write_next};
 use super::super::worker::registry::{Caller, ConnectionRegistry, Order, RegistrySlot};
 use super::super::worker::threads::{LEAST_RESERVE, all_or_none};
 use super::super::worker::transport::SocketTransport;
-use super::super::{Availability, Engine, EngineConfig, EngineHandle, Model};
+use super::super::{Availability, EngineConfig, EngineHandle};
 use super::acceptor::{settle, spawn, start_acceptor};
 use crate::policy::sends::{GROUP_QUANTUM, MAIL_QUANTUM, SEND_QUANTUM};
 use crate::proto::dial::DialRequest;
@@ -44,41 +44,33 @@ use crate::proto::queue::SendQueue;
 use crate::proto::{Action, Connection, Direction, Event, NextStep, Receive};
 use crate::stats::{Counters, Writers};
 
-/// The model.
-pub(in crate::engine) struct Leaf;
+/// Whether it works here.
+pub(in crate::engine) fn probe() -> Availability {
+    let room = most_threads().map_or(String::new(), |n| format!(": room for about {} here", n / 2));
+    Availability::Available(format!("two threads for each connection{room}"))
+}
 
-impl Engine for Leaf {
-    const MODEL: Model = Model::Blocking;
-
-    /// Whether it works here.
-    fn probe() -> Availability {
-        let room = most_threads().map_or(String::new(), |n| format!(": room for about {} here", n / 2));
-        Availability::Available(format!("two threads for each connection{room}"))
+/// Starts the acceptor and the control; connections bring their own threads.
+pub(in crate::engine) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    share_a_limited_heap();
+    if let Some(listener) = &config.listener {
+        listener.set_blocking(Blocking::Never)?;
     }
-
-    /// Starts the acceptor and the control; connections bring their own threads.
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        share_a_limited_heap();
-        if let Some(listener) = &config.listener {
-            listener.set_blocking(Blocking::Never)?;
-        }
-        let control = ControlThread::new(config.policy.mail_queue);
-        let command_queue = control.command_queue.clone();
-        // Many writers, because connections share a set; so many sets that those which run at once seldom have the same
-        // one.
-        let sets =
-            std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(8).clamp(16, 256);
-        let registry = ConnectionRegistry::new(config, Counters::sets(sets, Writers::Many));
-        let back = registry.clone();
-        registry.dials_by(dial);
-        let start = |threads: &mut Vec<_>| {
-            threads.push(start_acceptor(&registry, Blocking::Waits, begin)?);
-            threads.push(spawn(&registry, "control", move || control.run(&back))?);
-            Ok(())
-        };
-        let threads = all_or_none(start, || registry.order_all(Order::Stop))?;
-        Ok(registry.handle(command_queue, threads))
-    }
+    let control = ControlThread::new(config.policy.mail_queue);
+    let command_queue = control.command_queue.clone();
+    // Many writers, because connections share a set; so many sets that those which run at once seldom have the same
+    // one.
+    let sets = std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(8).clamp(16, 256);
+    let registry = ConnectionRegistry::new(config, Counters::sets(sets, Writers::Many));
+    let back = registry.clone();
+    registry.dials_by(dial);
+    let start = |threads: &mut Vec<_>| {
+        threads.push(start_acceptor(&registry, Blocking::Waits, begin)?);
+        threads.push(spawn(&registry, "control", move || control.run(&back))?);
+        Ok(())
+    };
+    let threads = all_or_none(start, || registry.order_all(Order::Stop))?;
+    Ok(registry.handle(command_queue, threads))
 }
 
 /// Gives an accepted connection its receiving thread.

@@ -40,7 +40,7 @@ use super::super::worker::loop_driver::Phase;
 use super::super::worker::registry::{Caller, ConnectionRegistry, RegistrySlot};
 use super::super::worker::threads::{all_or_none, rest_after_failed_wait};
 use super::super::worker::transport::{SocketTransport, Transport};
-use super::super::{Availability, Command, Engine, EngineConfig, EngineHandle, Model};
+use super::super::{Availability, Command, EngineConfig, EngineHandle, Model};
 use super::acceptor::{settle, spawn, start_acceptor};
 use super::idle_set::IdleSet;
 use crate::policy::Policy;
@@ -50,43 +50,36 @@ use crate::proto::spliced::PipePool;
 use crate::proto::{Connection, Event};
 use crate::stats::{Counters, Writers};
 
-/// The model.
-pub(in crate::engine) struct Leaf;
+/// Whether it works here.
+pub(in crate::engine) fn probe() -> Availability {
+    Availability::Available(format!("{POOL_WORKERS} threads unless --threads is given"))
+}
 
-impl Engine for Leaf {
-    const MODEL: Model = Model::Pool;
-
-    /// Whether it works here.
-    fn probe() -> Availability {
-        Availability::Available(format!("{POOL_WORKERS} threads unless --threads is given"))
+/// Starts the workers, the acceptor and the control.
+pub(in crate::engine) fn start(config: EngineConfig) -> io::Result<EngineHandle> {
+    if let Some(listener) = &config.listener {
+        listener.set_blocking(Blocking::Never)?;
     }
-
-    /// Starts the workers, the acceptor and the control.
-    fn start(config: EngineConfig) -> io::Result<EngineHandle> {
-        if let Some(listener) = &config.listener {
-            listener.set_blocking(Blocking::Never)?;
+    let policy = config.policy.clone();
+    let workers = config.threads(Model::Pool);
+    let control = ControlThread::new(policy.mail_queue);
+    let command_queue = control.command_queue.clone();
+    let registry = ConnectionRegistry::new(config, Counters::sets(workers, Writers::One));
+    let queue: Arc<WorkQueue> = Arc::new(WorkQueue::default());
+    let idle_set = IdleSet::new(queue.clone())?;
+    let start = |threads: &mut Vec<_>| {
+        for index in 0..workers {
+            let worker = PoolWorker::new(index, registry.clone(), queue.clone(), idle_set.clone())?;
+            threads.push(spawn(&registry, "worker", move || worker.run())?);
         }
-        let policy = config.policy.clone();
-        let workers = config.threads(Model::Pool);
-        let control = ControlThread::new(policy.mail_queue);
-        let command_queue = control.command_queue.clone();
-        let registry = ConnectionRegistry::new(config, Counters::sets(workers, Writers::One));
-        let queue: Arc<WorkQueue> = Arc::new(WorkQueue::default());
-        let idle_set = IdleSet::new(queue.clone())?;
-        let start = |threads: &mut Vec<_>| {
-            for index in 0..workers {
-                let worker = PoolWorker::new(index, registry.clone(), queue.clone(), idle_set.clone())?;
-                threads.push(spawn(&registry, "worker", move || worker.run())?);
-            }
-            start_others(&registry, &queue, &idle_set, control, threads)
-        };
-        let threads = all_or_none(start, || {
-            idle_set.close();
-            queue.close();
-            let _ = command_queue.push(Command::Drain); // the control, if it has started, waits for nothing else
-        })?;
-        Ok(registry.handle(command_queue, threads))
-    }
+        start_others(&registry, &queue, &idle_set, control, threads)
+    };
+    let threads = all_or_none(start, || {
+        idle_set.close();
+        queue.close();
+        let _ = command_queue.push(Command::Drain); // the control, if it has started, waits for nothing else
+    })?;
+    Ok(registry.handle(command_queue, threads))
 }
 
 /// Starts the watcher, the acceptor and the control.

@@ -2,23 +2,16 @@
 
 use std::io;
 
-use super::{Availability, Engine, EngineConfig, EngineHandle, Model};
+use super::{Availability, EngineConfig, EngineHandle, Model};
 
 const WHY: &str = "built without it; enable the feature `tokio` of the crate tidegate";
 
-/// The model.
-pub(in crate::engine) struct Leaf;
+/// Whether it works here: no.
+pub(in crate::engine) fn probe() -> Availability {
+    Availability::Unavailable(WHY.into())
+}
 
-impl Engine for Leaf {
-    const MODEL: Model = Model::Tokio;
-
-    /// Whether it works here: no.
-    fn probe() -> Availability {
-        Availability::Unavailable(WHY.into())
-    }
-
-    /// Refuses, as everybody does who asked [`probe`](Self::probe) first.
-    fn start(_: EngineConfig) -> io::Result<EngineHandle> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, WHY))
-    }
+/// Refuses, as everybody does who asked [`probe`](probe) first.
+pub(in crate::engine) fn start(_: EngineConfig) -> io::Result<EngineHandle> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, WHY))
 }

@@ -45,7 +45,7 @@ use super::worker::control::ControlThread;
 use super::worker::queue_writer::{Write, write_next};
 use super::worker::registry::{AcceptStep, Caller, ConnectionRegistry, RegistrySlot};
 use super::worker::threads::{self, STACK_BYTES};
-use super::{Availability, Engine, EngineConfig, EngineHandle, Model};
+use super::{Availability, EngineConfig, EngineHandle, Model};
 use crate::fastpath::{self, Begun, HandshakeOutcome, Rendezvous, Transports};
 use crate::policy::accept::Admission;
 use crate::policy::sends::MAIL_QUANTUM;
@@ -54,51 +54,44 @@ use crate::proto::{Connection, Direction, Event, NextStep, Receive};
 use crate::service::Dial;
 use crate::stats::{Counters, Writers};
 
-/// The model.
-pub(in crate::engine) struct Leaf;
+/// Whether it works here.
+pub(in crate::engine) fn probe() -> Availability {
+    Availability::Available("tokio 1, multi-threaded from two threads on".into())
+}
 
-impl Engine for Leaf {
-    const MODEL: Model = Model::Tokio;
-
-    /// Whether it works here.
-    fn probe() -> Availability {
-        Availability::Available("tokio 1, multi-threaded from two threads on".into())
+/// Starts the runtime, and the control that keeps it until all connections are gone.
+pub(in crate::engine) fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
+    let (done, until_done) = oneshot::channel::<()>();
+    let threads = config.threads(Model::Tokio);
+    let (driver, runtime) = start_runtime(threads, config.stack_bytes(), until_done)?;
+    let front = {
+        let _inside = runtime.enter();
+        config
+            .listener
+            .take()
+            .map(|listener| TokioListener::of(&listener).map(|front| (front, listener)))
+            .transpose()?
+    };
+    let control = ControlThread::new(config.policy.mail_queue);
+    let command_queue = control.command_queue.clone();
+    let registry = ConnectionRegistry::new(config, Counters::sets(threads, Writers::One));
+    if let Some((front, same)) = front {
+        let (registry, duty) = (registry.clone(), registry.begin_accepting());
+        runtime.spawn(async move {
+            match front {
+                TokioListener::Tcp(listener) => accept_all(registry, listener, same).await,
+                TokioListener::Unix(listener) => accept_all(registry, listener, same).await,
+            }
+            drop(duty);
+        });
     }
-
-    /// Starts the runtime, and the control that keeps it until all connections are gone.
-    fn start(mut config: EngineConfig) -> io::Result<EngineHandle> {
-        let (done, until_done) = oneshot::channel::<()>();
-        let threads = config.threads(Model::Tokio);
-        let (driver, runtime) = start_runtime(threads, config.stack_bytes(), until_done)?;
-        let front = {
-            let _inside = runtime.enter();
-            config
-                .listener
-                .take()
-                .map(|listener| TokioListener::of(&listener).map(|front| (front, listener)))
-                .transpose()?
-        };
-        let control = ControlThread::new(config.policy.mail_queue);
-        let command_queue = control.command_queue.clone();
-        let registry = ConnectionRegistry::new(config, Counters::sets(threads, Writers::One));
-        if let Some((front, same)) = front {
-            let (registry, duty) = (registry.clone(), registry.begin_accepting());
-            runtime.spawn(async move {
-                match front {
-                    TokioListener::Tcp(listener) => accept_all(registry, listener, same).await,
-                    TokioListener::Unix(listener) => accept_all(registry, listener, same).await,
-                }
-                drop(duty);
-            });
-        }
-        registry.dials_by(move |request, slot| _ = runtime.spawn(dial(request, slot)));
-        let mut started = registry.handle(command_queue, vec![driver]);
-        started.threads.push(spawn("control", STACK_BYTES, move || {
-            control.run(&registry);
-            drop(done);
-        })?);
-        Ok(started)
-    }
+    registry.dials_by(move |request, slot| _ = runtime.spawn(dial(request, slot)));
+    let mut started = registry.handle(command_queue, vec![driver]);
+    started.threads.push(spawn("control", STACK_BYTES, move || {
+        control.run(&registry);
+        drop(done);
+    })?);
+    Ok(started)
 }
 
 fn spawn(

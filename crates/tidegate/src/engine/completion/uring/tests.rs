@@ -20,7 +20,7 @@ fn who_asks_whether_it_works_is_not_interrupted_later() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     silent.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let interrupted = || {
-        Leaf::probe();
+        probe();
         silent.recv(&mut [0; 16]).is_err_and(|e| e.kind() == io::ErrorKind::Interrupted)
     };
     // Made on this thread, each one interrupts.
