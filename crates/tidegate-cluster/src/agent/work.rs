@@ -18,7 +18,7 @@ use crate::order::WorkOrder;
 use crate::seldom::Seldom;
 use crate::text::printable;
 use crate::wire::{self, AgentEvent, AgentEventKind, AgentInfo, AgentReply, AgentRequest, Hail, RunMessage};
-use job::{Leave, PlanJob, Voice};
+use job::{Leave, PlanJob, Said, Voice};
 
 /// How often an agent checks its job.
 const TICK: Duration = Duration::from_millis(100);
@@ -76,7 +76,11 @@ async fn work(
             Some(message) = hails.next() => state.hail(&message).await,
             Some(message) = asks.next() => state.ask(&message).await,
             Some(message) = words.next() => state.word(&message),
-            Some(event) = events.recv() => state.publish(event).await,
+            Some(event) = events.recv() => {
+                if let Some(event) = numbered(&mut state.jobs, event) {
+                    state.publish(event).await;
+                }
+            }
             _ = tick.tick() => {
                 if interrupted.load(Relaxed) && state.leave() {
                     // What was said last is sent before the connection goes.
@@ -99,6 +103,24 @@ fn subject_word(name: &str) -> String {
     if word.is_empty() { "agent".into() } else { word }
 }
 
+/// What there is to publish when a job is looked after, in order, and whether the agent is free of the job.
+fn due(jobs: &mut [PlanJob], at: usize, events: &mut mpsc::Receiver<Said>) -> (Vec<AgentEvent>, Leave) {
+    // What the job said before it ended goes before its result.
+    let result = jobs[at].new_result();
+    let mut due = Vec::new();
+    while let Ok(event) = events.try_recv() {
+        due.extend(numbered(jobs, event));
+    }
+    let (say, leave) = jobs[at].look_after(result);
+    due.extend(say);
+    (due, leave)
+}
+
+/// An event with its number. Its job is there: it leaves when all that it said has been published.
+fn numbered(jobs: &mut [PlanJob], (share, what): Said) -> Option<AgentEvent> {
+    jobs.iter_mut().find(|job| job.share == share).map(|job| job.event(what))
+}
+
 /// What an agent has before it.
 struct AgentState<'a> {
     client: Client,
@@ -109,7 +131,7 @@ struct AgentState<'a> {
     jobs: Vec<PlanJob>,
     /// Runs that are over.
     runs: u64,
-    say: mpsc::Sender<AgentEvent>,
+    say: mpsc::Sender<Said>,
     /// How often it is said what others brought about.
     seldom: Seldom,
     report: &'a mut dyn FnMut(&str, &str),
@@ -244,20 +266,16 @@ impl AgentState<'_> {
         self.jobs.is_empty()
     }
 
-    async fn look_after(&mut self, events: &mut mpsc::Receiver<AgentEvent>) {
+    async fn look_after(&mut self, events: &mut mpsc::Receiver<Said>) {
         // From the end, so that one that leaves moves none that is still to come.
         for at in (0..self.jobs.len()).rev() {
             self.look_after_one(at, events).await;
         }
     }
 
-    async fn look_after_one(&mut self, at: usize, events: &mut mpsc::Receiver<AgentEvent>) {
-        let (say, leave) = self.jobs[at].look_after();
-        // What the job said before it ended goes before its result.
-        while let Ok(event) = events.try_recv() {
-            self.publish(event).await;
-        }
-        if let Some(event) = say {
+    async fn look_after_one(&mut self, at: usize, events: &mut mpsc::Receiver<Said>) {
+        let (due, leave) = due(&mut self.jobs, at, events);
+        for event in due {
             self.publish(event).await;
         }
         let why = match leave {
@@ -306,5 +324,47 @@ impl AgentState<'_> {
         if !matches!(sent, Ok(Ok(()))) {
             (self.report)("not-sent", "a message could not be sent: the broker takes none");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate_load::{Plan, Protocol};
+
+    use super::*;
+    use crate::order;
+
+    #[test]
+    fn what_a_load_says_while_its_agent_looks_after_it_is_numbered_in_the_order_in_which_it_is_published() {
+        let (say, mut events) = mpsc::channel(EVENTS);
+        let voice = Voice::new("a".into(), 0, say);
+        // It waits for its start before it dials.
+        let plan = Plan { rate: None, ..order::tests::plan(Protocol::Echo { size: 1, window: 1 }) };
+        assert!(plan.begins_at_once());
+        let lease = (Duration::from_secs(60), false);
+        let mut jobs =
+            [PlanJob::begin("1".into(), voice.clone(), plan, lease, Clock::new(0.0, 0.0)).unwrap()];
+        let ended = Arc::new(AtomicBool::new(false));
+        let load = std::thread::spawn({
+            let ended = ended.clone();
+            move || {
+                while !ended.load(Relaxed) {
+                    voice.say(AgentEventKind::Opening { connected: 1 });
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut numbers = Vec::new();
+        while numbers.len() < 100_000 {
+            jobs[0].beat_is_due();
+            numbers.extend(due(&mut jobs, 0, &mut events).0.iter().map(|event| event.number));
+        }
+        ended.store(true, Relaxed);
+        load.join().unwrap();
+        jobs[0].stop();
+        let late = numbers.windows(2).find(|two| two[0] >= two[1]);
+        assert_eq!(late, None);
     }
 }

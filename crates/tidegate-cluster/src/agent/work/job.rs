@@ -48,35 +48,38 @@ pub(super) struct PlanJob {
     lease: Duration,
     heard: Instant,
     said: Instant,
+    /// The number of the next event.
+    next: u64,
     /// The last event, and since when it is said.
     last: Option<(AgentEvent, Instant)>,
     thanked: bool,
     dismissed: bool,
 }
 
-/// Numbers what is said.
+/// What a load says, behind the part of the run that it is.
+pub(super) type Said = (u32, AgentEventKind);
+
+/// Has the agent publish what is said.
 #[derive(Clone)]
 pub(super) struct Voice {
     agent: String,
     share: u32,
-    next: Arc<AtomicU64>,
-    say: mpsc::Sender<AgentEvent>,
+    /// What found no room since the last event was numbered.
+    missing: Arc<AtomicU64>,
+    say: mpsc::Sender<Said>,
 }
 
 impl Voice {
     /// Of this part on this agent.
-    pub(super) fn new(agent: String, share: u32, say: mpsc::Sender<AgentEvent>) -> Self {
-        Self { agent, share, next: Arc::default(), say }
+    pub(super) fn new(agent: String, share: u32, say: mpsc::Sender<Said>) -> Self {
+        Self { agent, share, missing: Arc::default(), say }
     }
 
-    fn event(&self, what: AgentEventKind) -> AgentEvent {
-        let number = self.next.fetch_add(1, Relaxed);
-        AgentEvent { agent: self.agent.clone(), share: self.share, number, what }
-    }
-
-    /// The load does not wait for the broker: what finds no room is missing, and its number tells so.
-    fn say(&self, what: AgentEventKind) {
-        let _ = self.say.try_send(self.event(what));
+    /// The load does not wait for the broker: what finds no room is missing, and the next number tells so.
+    pub(super) fn say(&self, what: AgentEventKind) {
+        if self.say.try_send((self.share, what)).is_err() {
+            self.missing.fetch_add(1, Relaxed);
+        }
     }
 }
 
@@ -124,6 +127,7 @@ impl PlanJob {
             lease,
             heard: now,
             said: now,
+            next: 0,
             last: None,
             thanked: false,
             dismissed: false,
@@ -159,18 +163,25 @@ impl PlanJob {
         self.thanked = self.last.is_some();
     }
 
-    /// What there is to say now, and whether the agent is free.
-    pub(super) fn look_after(&mut self) -> (Option<AgentEvent>, Leave) {
+    /// Numbers an event. To be called when it is published, on the agent's thread: that makes its place among the
+    /// others of this part.
+    pub(super) fn event(&mut self, what: AgentEventKind) -> AgentEvent {
+        let number = self.next + self.voice.missing.swap(0, Relaxed);
+        self.next = number + 1;
+        AgentEvent { agent: self.voice.agent.clone(), share: self.share, number, what }
+    }
+
+    /// What there is to say now, and whether the agent is free. What the load said before it had its
+    /// [`result`](Self::new_result) has been published.
+    pub(super) fn look_after(&mut self, result: Option<AgentEventKind>) -> (Option<AgentEvent>, Leave) {
         // The lead is gone, or cannot be heard: nobody could stop this load any more.
         let is_orphan = self.heard.elapsed() > self.lease;
         if is_orphan {
             self.stop();
         }
         let is_over = self.load.is_finished();
-        if self.last.is_none()
-            && let Some(what) = self.result(is_over)
-        {
-            let event = self.voice.event(what);
+        if let Some(what) = result {
+            let event = self.event(what);
             self.last = Some((event.clone(), Instant::now()));
             self.said = Instant::now();
             return (Some(event), Leave::Stay);
@@ -193,13 +204,26 @@ impl PlanJob {
         self.said = Instant::now();
         let event = match &self.last {
             Some((event, _)) => event.clone(),
-            None => self.voice.event(AgentEventKind::Beat { clock: self.clock.read() }),
+            None => {
+                let clock = self.clock.read();
+                self.event(AgentEventKind::Beat { clock })
+            }
         };
         (Some(event), Leave::Stay)
     }
 
-    /// What came of the load, once something did.
-    fn result(&self, is_over: bool) -> Option<AgentEventKind> {
+    /// As if it had said nothing for so long.
+    #[cfg(test)]
+    pub(super) fn beat_is_due(&mut self) {
+        self.said -= BEAT;
+    }
+
+    /// What came of the load, if something did and was not said yet.
+    pub(super) fn new_result(&self) -> Option<AgentEventKind> {
+        if self.last.is_some() {
+            return None;
+        }
+        let is_over = self.load.is_finished(); // with an outcome, if it did not panic
         match self.outcome.get() {
             Some(Ok(report)) => Some(AgentEventKind::Done { report: Box::new(report.clone()) }),
             Some(Err(why)) => Some(AgentEventKind::Failed { why: why.clone() }),
