@@ -193,8 +193,8 @@ pub struct Ring {
     buffers: Buffers,
     in_flight: Slab<SubmittedOperation>,
     features: Features,
-    /// Submissions that did not fit when they were made, in order.
-    overflow: VecDeque<squeue::Entry>,
+    /// Submissions that did not fit when they were made, in order; those of a chain together.
+    overflow: VecDeque<Box<[squeue::Entry]>>,
     /// What descriptors belong to that are named in submissions which were not handed over yet.
     held: Vec<Arc<dyn Any + Send + Sync>>,
     /// Descriptors to close as soon as those submissions were.

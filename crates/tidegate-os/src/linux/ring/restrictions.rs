@@ -106,4 +106,4 @@ pub(super) fn enable(ring: &IoUring, purpose: Purpose) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -11,42 +11,37 @@ use super::enter::Enter;
 impl Ring {
     #[inline]
     pub(super) fn push(&mut self, entry: squeue::Entry) {
-        if !self.overflow.is_empty() || !self.try_push(&entry) {
-            self.push_to_full(entry);
+        self.push_chain([entry]);
+    }
+
+    /// Pushes two entries that belong together: a chain may not be cut by handing over its first half alone.
+    pub(super) fn push_pair(&mut self, first: squeue::Entry, second: squeue::Entry) {
+        self.push_chain([first, second]);
+    }
+
+    #[inline]
+    fn push_chain<const N: usize>(&mut self, chain: [squeue::Entry; N]) {
+        if !self.overflow.is_empty() || !self.try_push(&chain) {
+            self.push_to_full(chain.into());
         }
     }
 
     /// Hands over what is there and tries once more, unless others wait already: the order is kept. An error shows
     /// again in `enter`.
     #[cold]
-    fn push_to_full(&mut self, entry: squeue::Entry) {
+    fn push_to_full(&mut self, chain: Box<[squeue::Entry]>) {
         let tries = self.overflow.is_empty() && self.ring.submit().is_ok();
-        if !tries || !self.try_push(&entry) {
-            self.overflow.push_back(entry);
+        if !tries || !self.try_push(&chain) {
+            self.overflow.push_back(chain);
         }
     }
 
-    /// Pushes two entries that belong together: a chain may not be cut by handing over its first half alone.
-    pub(super) fn push_pair(&mut self, first: squeue::Entry, second: squeue::Entry) {
-        if self.overflow.is_empty() {
-            let mut queue = self.ring.submission();
-            let room = queue.capacity() - queue.len();
-            queue.sync();
-            drop(queue);
-            if room < 2 && self.ring.submit().is_err() {
-                self.overflow.push_back(first);
-                return self.overflow.push_back(second);
-            }
-        }
-        self.push(first);
-        self.push(second);
-    }
-
+    /// Pushes all of a chain, or nothing of it.
     #[inline]
-    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: every pointer in `entry` leads into memory that `in_flight` owns until the completion, is static,
+    fn try_push(&mut self, chain: &[squeue::Entry]) -> bool {
+        // SAFETY: every pointer in an entry leads into memory that `in_flight` owns until the completion, is static,
         // or is absent; the kernel keeps descriptors open once they are handed over, and `held` does until then.
-        unsafe { self.ring.submission().push(entry) }.is_ok()
+        unsafe { self.ring.submission().push_multiple(chain) }.is_ok()
     }
 
     /// Whether something was asked for that was not handed over yet.
@@ -81,17 +76,24 @@ impl Ring {
             self.let_go();
         }
         self.hand_over()?;
-        enter(&self.enter, &mut self.ring).or_else(passed)?;
+        match self.overflow.is_empty() {
+            true => enter(&self.enter, &mut self.ring),
+            // What completes may be what was not handed over.
+            false => self.enter.enter(&mut self.ring, Some(Duration::ZERO)),
+        }
+        .or_else(passed)?;
         self.let_go();
         Ok(())
     }
 
-    /// Moves what did not fit into the queue.
+    /// Moves what did not fit into the queue, as far as the kernel takes it now.
     fn hand_over(&mut self) -> io::Result<()> {
-        while let Some(entry) = self.overflow.pop_front() {
-            if !self.try_push(&entry) {
-                self.overflow.push_front(entry);
-                self.ring.submit().or_else(passed)?;
+        while let Some(chain) = self.overflow.pop_front() {
+            if !self.try_push(&chain) {
+                self.overflow.push_front(chain);
+                if self.ring.submit().or_else(passed)? == 0 {
+                    break;
+                }
             }
         }
         Ok(())
@@ -114,3 +116,6 @@ fn passed(e: io::Error) -> io::Result<usize> {
         _ => Err(e),
     }
 }
+
+#[cfg(test)]
+mod tests;

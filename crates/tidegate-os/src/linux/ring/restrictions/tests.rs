@@ -11,7 +11,7 @@ const KEY: u64 = 7;
 
 /// `None` where io_uring is forbidden or missing, and for no other reason: then there is nothing to test, which is
 /// said.
-fn ring(purpose: Purpose) -> Option<Ring> {
+pub(in crate::linux::ring) fn ring(purpose: Purpose) -> Option<Ring> {
     Ring::new(&RingSetup::trial(purpose, Slots::Registered)).inspect_err(not_tested).ok()
 }
 
