@@ -30,7 +30,7 @@ pub const DEFERS_ACCEPT: bool = cfg!(target_os = "linux");
 pub struct Listener(Socket);
 
 impl Listener {
-    /// Binds and listens. Port 0 lets the system pick one. The file of a Unix socket that nobody listens on any more is
+    /// Binds and listens. Port 0 lets the system pick one. The file of a Unix socket that nobody has bound any more is
     /// replaced ([`local::make_way`]); it gets the rights that `umask(2)` leaves, and who may write to it may connect.
     pub fn bind(at: &Endpoint, options: &ListenOptions) -> io::Result<Self> {
         let socket = open(at)?;
