@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -99,8 +100,7 @@ impl Drop for RemovalLock {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
-    mark: (u64, u64),
+    mark: Mark,
 }
 
 impl SocketFile {
@@ -115,12 +115,15 @@ impl SocketFile {
     }
 }
 
-fn mark(path: &Path) -> io::Result<(u64, u64)> {
+/// Device, inode, and when it was made, where the file system says so: it may give the inode again at once (ext4 does).
+type Mark = (u64, u64, Option<SystemTime>);
+
+fn mark(path: &Path) -> io::Result<Mark> {
     Ok(mark_of(&std::fs::symlink_metadata(path)?))
 }
 
-fn mark_of(there: &Metadata) -> (u64, u64) {
-    (there.dev(), there.ino())
+fn mark_of(there: &Metadata) -> Mark {
+    (there.dev(), there.ino(), there.created().ok())
 }
 
 impl Drop for SocketFile {
@@ -135,6 +138,7 @@ impl Drop for SocketFile {
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::Barrier;
+    use std::time::Duration;
 
     use super::*;
     use crate::endpoint::Endpoint;
@@ -206,5 +210,23 @@ mod tests {
         File::create(folder.path().join("socket.lock")).unwrap(); // of a process that was killed
         bind(&path).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_file_that_another_server_has_made_since_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        drop(bind(&path).unwrap());
+        let file = SocketFile::at(&path).unwrap();
+        std::thread::sleep(Duration::from_millis(20)); // a file system has a clock that ticks
+        for _ in 0..10 {
+            let _next = bind(&path).unwrap();
+            let again = SocketFile::at(&path).unwrap();
+            drop(SocketFile { path: file.path.clone(), mark: file.mark });
+            UnixStream::connect(&path).expect("it is there");
+            again.keep();
+        }
+        drop(file);
+        assert!(path.exists());
     }
 }
