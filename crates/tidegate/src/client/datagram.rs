@@ -24,6 +24,7 @@ pub struct DatagramClient {
     outgoing: Outgoing,
     limits: ReplyLimits,
     per_call: usize,
+    largest: usize,
 }
 
 impl std::fmt::Debug for DatagramClient {
@@ -33,9 +34,9 @@ impl std::fmt::Debug for DatagramClient {
 }
 
 impl DatagramClient {
-    /// Creates a socket for this peer, with the path, batch, segment and buffer limits of the policy; its other limits
-    /// apply to servers only. The path is plain unless the policy names one. The address is one as for
-    /// [`DatagramServer::bind`](crate::DatagramServer::bind).
+    /// Creates a socket for this peer, with the path, batch, segment, buffer and `largest_datagram` limits of the
+    /// policy; its other limits apply to servers only. The path is plain unless the policy names one. The address is one
+    /// as for [`DatagramServer::bind`](crate::DatagramServer::bind).
     ///
     /// # Errors
     /// An invalid policy, an unavailable path, an address without a route, or a Unix socket.
@@ -65,6 +66,7 @@ impl DatagramClient {
             outgoing: Outgoing::default(),
             limits: policy.reply_limits(path),
             per_call,
+            largest: policy.largest_datagram,
         })
     }
 
@@ -110,7 +112,8 @@ impl DatagramClient {
     }
 
     /// Waits for at most `limit`, receives with one system call and passes each datagram to the closure; returns the
-    /// number of datagrams.
+    /// number of datagrams. One longer than `largest_datagram` is dropped and not counted: 0 may also mean that only
+    /// such have arrived.
     ///
     /// # Errors
     /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused) if the peer's port is closed. A timeout without data is
@@ -124,15 +127,17 @@ impl DatagramClient {
             outcome => outcome?,
         };
         let mut datagrams = 0;
-        for arrival in (0..arrivals).filter_map(|at| self.inbox.get(at)) {
-            if arrival.bytes.len() <= arrival.segment.max(1) {
-                show(arrival.bytes);
-                datagrams += 1;
-                continue;
-            }
-            for bytes in arrival.bytes.chunks(arrival.segment) {
+        let mut show = |bytes: &[u8]| {
+            if bytes.len() <= self.largest {
                 show(bytes);
                 datagrams += 1;
+            }
+        };
+        for arrival in (0..arrivals).filter_map(|at| self.inbox.get(at)).filter(|arrival| !arrival.truncated)
+        {
+            match arrival.bytes.len() <= arrival.segment.max(1) {
+                true => show(arrival.bytes),
+                false => arrival.bytes.chunks(arrival.segment).for_each(&mut show),
             }
         }
         Ok(datagrams)

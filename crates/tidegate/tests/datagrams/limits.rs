@@ -1,7 +1,8 @@
 //! What is too long, too much, or cannot be.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use tidegate::{
     DatagramClient, DatagramPath, DatagramPolicy, DatagramServer, DatagramService, Model, Replies, StartError,
@@ -23,6 +24,48 @@ fn a_datagram_over_the_limit_is_dropped_and_counted_and_never_shown_in_part() {
         let stats = end(server);
         assert_eq!((stats.truncated, stats.datagrams_in, stats.datagrams_out), (3, 1, 1), "{stats:?}");
     });
+}
+
+#[test]
+fn a_client_is_not_shown_a_datagram_over_its_limit_in_part() {
+    for path in [DatagramPath::Plain, DatagramPath::Batched, DatagramPath::Segments] {
+        if !path.availability().is_available() {
+            continue;
+        }
+        let peer = UdpSocket::bind((LOCALHOST, 0)).unwrap();
+        let policy = DatagramPolicy::default().path(Some(path)).largest_datagram(100);
+        let mut client = DatagramClient::connect(peer.local_addr().unwrap(), &policy).unwrap();
+        let to = client.local_addr().unwrap();
+        for length in [101, 200, 65_507, 100] {
+            peer.send_to(&vec![length as u8; length], to).unwrap();
+        }
+        let (mut shown, mut counted) = (Vec::new(), 0);
+        while shown.last() != Some(&vec![100; 100]) {
+            counted += client.receive(Duration::from_secs(30), |bytes| shown.push(bytes.to_vec())).unwrap();
+        }
+        let lengths: Vec<usize> = shown.iter().map(Vec::len).collect();
+        assert_eq!((lengths, counted), (vec![100], 1), "on {path:?}");
+    }
+}
+
+/// The kernel joins those of one size and a shorter one behind them.
+#[test]
+fn of_joined_datagrams_over_the_limit_a_client_is_shown_the_last_that_is_not() {
+    if !DatagramPath::Segments.availability().is_available() {
+        return;
+    }
+    let server =
+        start(Model::Poll, DatagramPolicy::default().path(Some(DatagramPath::Segments)), LOCALHOST, |_| Echo);
+    let policy = DatagramPolicy::default().path(Some(DatagramPath::Segments)).largest_datagram(100);
+    let mut client = DatagramClient::connect(server.local_addr(), &policy).unwrap();
+    let sent = [&[200; 2_000][..], &[100; 100]].concat();
+    assert_eq!(client.send(&sent, 200).unwrap(), 11);
+    let mut shown = Vec::new();
+    while shown.is_empty() {
+        client.receive(Duration::from_secs(30), |bytes| shown.push(bytes.to_vec())).unwrap();
+    }
+    assert_eq!(shown, [[100; 100]]);
+    end(server);
 }
 
 /// Of 1,000 replies to each datagram only as many are sent as may wait.
