@@ -68,6 +68,23 @@ fn of_joined_datagrams_over_the_limit_a_client_is_shown_the_last_that_is_not() {
     end(server);
 }
 
+/// The kernel joins those of one size and a shorter one behind them.
+#[test]
+fn of_joined_datagrams_over_the_limit_a_server_is_shown_the_last_that_is_not() {
+    everywhere("short tail", |model, policy| {
+        let server = start(model, policy.clone().largest_datagram(100), LOCALHOST, |_| Echo);
+        let joining = policy.path(Some(DatagramPath::Segments));
+        let Ok(mut client) = DatagramClient::connect(server.local_addr(), &joining) else { return };
+        let sent = [&[200; 2_000][..], &[100; 100]].concat();
+        assert_eq!(client.send(&sent, 200).unwrap(), 11);
+        let mut shown = Vec::new();
+        client.receive(Duration::from_secs(5), |bytes| shown.push(bytes.to_vec())).unwrap();
+        assert_eq!(shown, [[100; 100]], "on {model}");
+        let stats = end(server);
+        assert_eq!((stats.truncated, stats.datagrams_in), (10, 1), "{stats:?}");
+    });
+}
+
 /// Of 1,000 replies to each datagram only as many are sent as may wait.
 #[test]
 fn the_queue_of_replies_is_bounded() {

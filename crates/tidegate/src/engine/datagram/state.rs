@@ -39,7 +39,14 @@ impl DatagramState {
         let joined = segment > 0 && bytes.len() > segment;
         let datagrams = if joined { bytes.len().div_ceil(segment) as u64 } else { 1 };
         if truncated || !self.policy.takes(segment) {
-            return self.counters.truncated.add(datagrams);
+            // The kernel joins those of one size and a shorter one behind them, which may not be too long.
+            let last = if joined && !truncated { bytes.len() % segment } else { 0 };
+            if last == 0 || !self.policy.takes(last) {
+                return self.counters.truncated.add(datagrams);
+            }
+            self.counters.truncated.add(datagrams - 1);
+            let bytes = &bytes[bytes.len() - last..];
+            return self.show(from, &Arrival { bytes, segment: last, ..*arrival });
         }
         self.counters.datagrams_in.add(datagrams);
         self.counters.bytes_in.add(bytes.len() as u64);
