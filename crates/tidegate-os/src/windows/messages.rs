@@ -96,10 +96,11 @@ impl MessageWindow {
         check(unsafe { WSAAsyncSelect(handle(socket.as_raw_socket()), self.0, message, kinds as i32) })
     }
 
-    fn post(self, message: u32, socket: WPARAM, news: LPARAM) {
-        // SAFETY: plain numbers. Fails when the window is gone, and nobody waits any more; or when 10,000 messages
-        // wait, and then the thread is awake.
-        unsafe { PostMessageW(self.0, message, socket, news) };
+    /// Fails when the window is gone, or when 10,000 messages wait.
+    fn post(self, message: u32, socket: WPARAM, news: LPARAM) -> io::Result<()> {
+        // SAFETY: plain numbers.
+        let posted = unsafe { PostMessageW(self.0, message, socket, news) };
+        if posted == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
@@ -152,8 +153,9 @@ impl Messages {
     pub fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
         let (window, woken) = (self.window, self.woken.clone());
         move || {
-            if !woken.swap(true, Ordering::SeqCst) {
-                window.post(WAKE, 0, 0);
+            if !woken.swap(true, Ordering::SeqCst) && window.post(WAKE, 0, 0).is_err() {
+                // This one needs no message: nobody waits any more, or the thread has others to take before it sleeps.
+                woken.store(false, Ordering::SeqCst);
             }
         }
     }
@@ -181,7 +183,7 @@ impl Messages {
         self.window.hear(socket, kind, OF_CONNECTION)?;
         let before = settled_before(socket, wanted);
         if before.is_any() {
-            self.window.post(kind, handle(socket.as_raw_socket()), FD_CONNECT as LPARAM);
+            self.window.post(kind, handle(socket.as_raw_socket()), FD_CONNECT as LPARAM)?;
         }
         self.sockets.insert(socket, (kind, number));
         Ok(())
@@ -260,5 +262,23 @@ impl Drop for Messages {
         self.stop_listening();
         // SAFETY: made by this thread: the loop that owns it does not leave its thread.
         unsafe { DestroyWindow(self.window.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the reason is, such as a queue that is full.
+    #[test]
+    fn a_wake_that_could_not_be_posted_does_not_stand_for_later_ones() {
+        let messages = Messages::new(1).unwrap();
+        let (wake, woken) = (messages.wake_event(), messages.woken.clone());
+        wake();
+        assert!(woken.load(Ordering::SeqCst), "once until it was seen");
+        woken.store(false, Ordering::SeqCst);
+        drop(messages);
+        wake();
+        assert!(!woken.load(Ordering::SeqCst));
     }
 }
