@@ -30,7 +30,8 @@
 //!    its timeout, to *withdrawn*. The listener then closes the Unix socket, which notifies the dialler. No byte is
 //!    sent before the decision, so both ends always agree on the transport, and with TCP no byte is missing.
 //!
-//! No I/O thread opens a descriptor received from another process, blocks on such a socket, or closes one (`closer`).
+//! A descriptor received from another process is opened only after the user of that process is known, on the I/O thread
+//! that accepts the connection. No I/O thread blocks on such a socket or closes one (`closer`).
 //!
 //! `ring`, `layout` and `protocol` can be named, because tests, fuzzing and the load generator of this project play
 //! either end; a minor version may change them.
