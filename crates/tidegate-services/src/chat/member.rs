@@ -56,7 +56,7 @@ struct Membership {
     address: Mailbox<Infallible>,
     /// What happened up to here it knows, or was not to know.
     seen: u64,
-    /// The number of its last message.
+    /// The number of its last message here; 0 if that is not known, as in federated rooms.
     said: u64,
 }
 
@@ -175,7 +175,7 @@ impl Member {
         }
         self.nick = Some(welcome.nick);
         add(&self.registry.counters.members);
-        self.membership = Some(Membership { room, address, seen: last, said: last });
+        self.membership = Some(Membership { room, address, seen: last, said: 0 });
         Ok(())
     }
 

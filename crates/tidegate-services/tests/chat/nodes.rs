@@ -163,6 +163,24 @@ fn what_is_not_kept_any_more_is_said_to_be_lost_and_numbers_go_on() {
 }
 
 #[test]
+fn who_joined_at_a_large_number_is_still_heard_when_numbers_begin_again() {
+    let [a, b] = two();
+    let _bob = b.member("/join tide bob");
+    let old = Batch { first: 100, all: b.offer().all };
+    assert_eq!(a.receive(&old, Batched::Elsewhere), Received::Told);
+    let mut ann = a.member("/join tide ann");
+    assert_eq!(a.receive(&a.offer(), Batched::Here), Received::Told);
+    assert_eq!(ann.hears()[1..], ["#101 + ann"]);
+    let anew = Batch { first: 1, all: old.all };
+    assert_eq!(a.receive(&anew, Batched::Anew), Received::Told);
+    assert_eq!(ann.hears(), ["= the broker lost this room; its numbers start again", "#1 + bob"]);
+    ann.say("hello");
+    assert_eq!(a.offer().all[0].text, "ann: hello");
+    ann.say("/leave");
+    assert_eq!(ann.hears(), ["= left"]);
+}
+
+#[test]
 fn that_a_room_begins_again_is_heard_also_by_those_whose_queue_was_full() {
     let node = Node::new(|_| {});
     let mut ann = Member::under(&node.chat, Policy::default().mail_queue(1));
