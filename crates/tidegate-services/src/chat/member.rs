@@ -160,34 +160,51 @@ impl Member {
     }
 
     fn join(&mut self, name: &str, nick: Option<&str>, out: &mut Outbox<'_>) -> Result<(), RoomFault> {
-        self.leave();
         let nick: Arc<str> = match (nick, &self.nick) {
             (Some(nick), _) => nick.into(),
             (None, Some(nick)) => nick.clone(),
             (None, None) => self.registry.guest().into(),
         };
         let address = Self::mailbox(out);
-        let (room, welcome) = self.registry.enter(name, &nick, &address)?;
+        let current = self.membership.as_ref().map(|membership| membership.room.clone());
+        let (room, welcome) = match current {
+            Some(room) if **room.name() == *name => {
+                let nick = self.renamed(&nick)?;
+                let welcome = room.welcome(nick);
+                (room, welcome)
+            }
+            current => {
+                // One that is refused stays in the room it is in.
+                let entered = self.registry.enter(name, &nick, &address, current.as_deref())?;
+                self.leave();
+                add(&self.registry.counters.members);
+                entered
+            }
+        };
         let (nick, members, last) = (&welcome.nick, welcome.members, welcome.last);
         self.send_line(&format!("= joined {name} as {nick}, {members} here, at #{last}"), out);
         for news in &welcome.history {
             self.pass_on(&news.text, out);
         }
         self.nick = Some(welcome.nick);
-        add(&self.registry.counters.members);
         self.membership = Some(Membership { room, address, seen: last, said: 0 });
         Ok(())
     }
 
     fn rename(&mut self, new: &str, out: &mut Outbox<'_>) -> Result<(), RoomFault> {
-        let nick = match (&self.nick, &self.membership) {
-            (Some(old), _) if &**old == new => old.clone(),
-            (Some(old), Some(membership)) => membership.room.rename(old, new, &self.registry.limits)?,
-            _ => new.into(),
-        };
+        let nick = self.renamed(new)?;
         self.send_line(&format!("= you are {nick}"), out);
         self.nick = Some(nick);
         Ok(())
+    }
+
+    /// Its nickname once its room, if it is in one, has accepted this one.
+    fn renamed(&self, new: &str) -> Result<Arc<str>, RoomFault> {
+        Ok(match (&self.nick, &self.membership) {
+            (Some(old), _) if **old == *new => old.clone(),
+            (Some(old), Some(membership)) => membership.room.rename(old, new, &self.registry.limits)?,
+            _ => new.into(),
+        })
     }
 
     /// Leaves its room, if it is in one.

@@ -47,16 +47,18 @@ impl RoomRegistry {
         format!("guest{}", self.number())
     }
 
-    /// Adds a member to the room of this name, which is created if necessary.
+    /// Adds a member to the room of this name, which is created if necessary. The member then leaves `current`, whose
+    /// slot it may take along.
     pub(super) fn enter(
         &self,
         name: &str,
         nick: &str,
         address: &Mailbox<Infallible>,
+        current: Option<&Room>,
     ) -> Result<(Arc<Room>, Welcome), RoomFault> {
         // Held to the end: a room that is empty until then may be evicted.
         let mut rooms = self.lock();
-        let room = self.find_or_make_in(&mut rooms, name).ok_or(RoomFault::Rooms)?;
+        let room = self.find_or_make_in(&mut rooms, name, current).ok_or(RoomFault::Rooms)?;
         let welcome = room.enter(nick, address, &self.limits)?;
         Ok((room, welcome))
     }
@@ -67,18 +69,19 @@ impl RoomRegistry {
 
     /// The room of this name, created if it does not exist and there is a slot for it.
     pub(super) fn find_or_make(&self, name: &str) -> Option<Arc<Room>> {
-        self.find_or_make_in(&mut self.lock(), name)
+        self.find_or_make_in(&mut self.lock(), name, None)
     }
 
-    fn find_or_make_in(&self, rooms: &mut Rooms, name: &str) -> Option<Arc<Room>> {
+    fn find_or_make_in(&self, rooms: &mut Rooms, name: &str, current: Option<&Room>) -> Option<Arc<Room>> {
         if let Some(room) = rooms.get(name) {
             return Some(room.clone());
         }
         if rooms.len() >= self.limits.rooms {
             // The oldest one, so that it does not depend on the table's order.
-            let empty =
-                rooms.values().filter(|room| room.is_empty()).min_by_key(|room| room.id())?.name().clone();
-            rooms.remove(&*empty);
+            let empty = rooms.values().filter(|room| room.is_empty()).min_by_key(|room| room.id());
+            let left = current.filter(|room| room.has_one_member());
+            let name = empty.map(|room| &**room).or(left)?.name().clone();
+            rooms.remove(&*name);
         }
         let room = Arc::new(Room::new(self.number(), name, self.link.clone()));
         rooms.insert(name.into(), room.clone());

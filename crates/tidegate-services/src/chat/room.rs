@@ -113,6 +113,11 @@ impl Room {
         state.members() == 0 && !state.remote.as_ref().is_some_and(RemoteRoom::has_waiting)
     }
 
+    /// Whether it is empty as soon as one of its members has left. A federated one passes that on first.
+    pub(super) fn has_one_member(&self) -> bool {
+        self.link.is_none() && self.lock().members() == 1
+    }
+
     /// Lets somebody in. What happens from now on comes to `address` as mail; what happened before is in the welcome.
     pub(super) fn enter(
         &self,
@@ -136,7 +141,12 @@ impl Room {
         state.nicks.insert(nick.clone());
         state.group.join(address);
         self.moved();
-        Ok(Welcome { nick, members, last: state.last, history: state.history.iter().cloned().collect() })
+        Ok(state.welcome(nick))
+    }
+
+    /// The welcome for a member that is in already.
+    pub(super) fn welcome(&self, nick: Arc<str>) -> Welcome {
+        self.lock().welcome(nick)
     }
 
     /// Lets somebody out.
@@ -294,6 +304,11 @@ impl RoomState {
     /// Members here and elsewhere.
     fn members(&self) -> usize {
         self.group.len().saturating_add(self.remote.as_ref().map_or(0, RemoteRoom::members))
+    }
+
+    fn welcome(&self, nick: Arc<str>) -> Welcome {
+        let history = self.history.iter().cloned().collect();
+        Welcome { nick, members: self.members(), last: self.last, history }
     }
 
     fn has(&self, nick: &str) -> bool {

@@ -126,6 +126,10 @@ fn a_node_that_is_cut_off_says_so_takes_nothing_and_keeps_what_it_has_taken() {
         heard.len() == 2 && heard.iter().all(|line| line.starts_with("! this node is cut off")),
         "{heard:?}"
     );
+    bob.say("/join ebb");
+    assert!(bob.hears()[0].starts_with("! this node is cut off"));
+    bob.say("/who");
+    assert!(bob.hears()[0].ends_with(" here: bob"), "he is where he was");
     let mut eve = b.member("/join tide eve");
     assert!(eve.hears()[0].starts_with("! this node is cut off"));
     ann.say("meanwhile");
@@ -139,7 +143,7 @@ fn a_node_that_is_cut_off_says_so_takes_nothing_and_keeps_what_it_has_taken() {
     assert_eq!(heard[..2], ["#3 ann: meanwhile", "#4 bob: taken"]);
     assert!(heard[2].starts_with("= back: ") && heard.len() == 3, "{heard:?}");
     assert_eq!(ann.hears(), ["#3 ann: meanwhile", "#4 bob: taken"]);
-    assert_eq!(b.federation.counts().refused(), 3);
+    assert_eq!(b.federation.counts().refused(), 4);
 }
 
 #[test]

@@ -150,6 +150,66 @@ fn rooms_and_their_members_are_bounded_and_empty_rooms_make_room() {
 }
 
 #[test]
+fn who_is_refused_in_another_room_stays_in_its_own() {
+    let chat = chat(|limits| (limits.rooms, limits.members) = (2, 2));
+    let (mut ann, mut bob) = both_in_tide(&chat, Member::of_lines(&chat));
+    let [mut eve, mut kim] = [0; 2].map(|_| Member::of_lines(&chat));
+    eve.say("/join ebb eve");
+    ann.hears();
+    bob.hears();
+    let mut is_refused = |line: &str, why: &str| {
+        bob.say(line);
+        let heard = bob.hears();
+        assert!(heard.len() == 1 && heard[0].starts_with(why), "{line}: {heard:?}");
+        bob.say("still here");
+        for member in [&mut bob, &mut ann] {
+            let heard = member.hears();
+            assert!(heard.len() == 1 && heard[0].ends_with(" bob: still here"), "{line}: {heard:?}");
+        }
+    };
+    is_refused("/join ebb eve", "! this nickname is taken");
+    is_refused("/join flow", "! the limit of rooms is reached");
+    is_refused("/join tide ann", "! this nickname is taken");
+    kim.say("/join ebb kim");
+    is_refused("/join ebb", "! the room is full");
+    kim.say("/leave");
+    bob.say("/join ebb");
+    assert_eq!(bob.hears(), ["= joined ebb as bob, 2 here, at #4"]);
+    assert!(ann.hears()[0].ends_with(" - bob"));
+    assert_eq!(chat.counters().stats().members, 3);
+}
+
+#[test]
+fn the_last_member_of_a_room_takes_its_place_along() {
+    let chat = chat(|limits| limits.rooms = 1);
+    let mut ann = Member::of_lines(&chat);
+    ann.say("/join tide ann");
+    ann.say("/join ebb");
+    assert_eq!(ann.hears(), ["= joined tide as ann, 1 here, at #1", "= joined ebb as ann, 1 here, at #1"]);
+    let mut bob = Member::of_lines(&chat);
+    bob.say("/join tide bob");
+    assert!(bob.hears()[0].starts_with("! the limit of rooms is reached"));
+    assert_eq!(chat.counters().stats().rooms, 1);
+}
+
+#[test]
+fn who_joins_its_own_room_is_shown_it_again_and_may_have_another_nickname() {
+    let chat = chat(|limits| limits.members = 2);
+    let (mut ann, mut bob) = both_in_tide(&chat, Member::of_lines(&chat));
+    ann.say("hello");
+    ann.hears();
+    bob.hears();
+    bob.say("/join tide");
+    assert_eq!(bob.hears(), ["= joined tide as bob, 2 here, at #3", "#3 ann: hello"]);
+    bob.say("/join tide rob");
+    assert_eq!(bob.hears(), ["= joined tide as rob, 2 here, at #4", "#3 ann: hello"]);
+    bob.say("hi");
+    assert_eq!(ann.hears(), ["#4 bob ~ rob", "#5 rob: hi"]);
+    assert_eq!(bob.hears(), ["#5 rob: hi"]);
+    assert_eq!(chat.counters().stats().members, 2);
+}
+
+#[test]
 fn a_member_that_speaks_too_fast_is_told_so() {
     let chat = chat(|limits| {
         (limits.lines_per_s, limits.burst) = (NonZeroU32::new(2), NonZeroU32::new(3).unwrap());
