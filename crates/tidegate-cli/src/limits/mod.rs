@@ -41,6 +41,9 @@ pub struct Limits {
     /// Descriptors reserved for the service.
     #[arg(skip)]
     pub of_the_service: usize,
+    /// What the service needs the high watermark of outboxes to be at most.
+    #[arg(skip)]
+    most_queued: Option<usize>,
 }
 
 /// Applies the given limits to a policy.
@@ -80,8 +83,10 @@ impl Limits {
             .as_far_as_possible(running)
             // what descriptors and tables were laid out for
             .max_connections(most)
-            // services rely on it
-            .input_bytes(running.input_bytes);
+            // services rely on them
+            .input_bytes(running.input_bytes)
+            .drain_budget(running.drain_budget);
+        self.keep_outbox_bound(&mut policy);
         if let Some(time) = running.idle_timeout {
             self.let_rest(&mut policy, time); // that of the service
         }
@@ -129,8 +134,14 @@ impl Limits {
         }
     }
 
-    /// Lowers the outbox watermarks to what a service needs, unless they were given.
-    pub fn bound_outbox(&self, policy: &mut Policy, most: usize) {
+    /// Lowers the outbox watermarks to what a service needs, unless they were given; for other strategies, too.
+    pub fn bound_outbox(&mut self, policy: &mut Policy, most: usize) {
+        self.most_queued = Some(most);
+        self.keep_outbox_bound(policy);
+    }
+
+    fn keep_outbox_bound(&self, policy: &mut Policy) {
+        let Some(most) = self.most_queued else { return };
         if !self.given.has("outbox.high") && policy.outbox.high > most {
             policy.outbox.high = most;
             if !self.given.has("outbox.low") {

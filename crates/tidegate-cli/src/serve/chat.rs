@@ -39,7 +39,7 @@ fn origin(text: &str) -> Result<WebOrigin, String> {
 }
 
 impl ChatArgs {
-    pub(super) fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
+    pub(super) fn plan(mut self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let mut policy = self.how.limits.policy();
         let limits = self.limits(&mut policy)?;
         let (chat, bridge) = match self.nodes.options()? {
@@ -56,7 +56,7 @@ impl ChatArgs {
         Ok(Box::new(StreamPlan { bridge, ..plan }))
     }
 
-    fn limits(&self, policy: &mut Policy) -> Result<ChatLimits, Failure> {
+    fn limits(&mut self, policy: &mut Policy) -> Result<ChatLimits, Failure> {
         let mut limits = ChatLimits::default();
         self.limits.apply(&mut limits);
         self.how.limits.make_room(policy, limits.input_bytes());
@@ -64,5 +64,42 @@ impl ChatArgs {
         self.how.limits.bound_outbox(policy, limits.behind_bytes / 2);
         limits.check(policy).map_err(usage)?;
         Ok(limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use tidegate::Model;
+
+    use super::*;
+    use crate::limits::Strategy;
+
+    #[derive(Parser)]
+    struct TestArgs {
+        #[command(flatten)]
+        chat: ChatArgs,
+    }
+
+    #[test]
+    fn a_member_is_held_back_before_it_is_disconnected_under_any_strategy() {
+        for (options, expected) in [
+            (&[][..], [64 << 10, 128 << 10, 16 << 10]),
+            (&["--strategy", "throughput"], [128 << 10, 128 << 10, 16 << 10]),
+            (&["--behind-bytes", "1MiB", "--strategy", "throughput"], [256 << 10, 256 << 10, 16 << 10]),
+            (&["--outbox-high", "200k"], [200 << 10; 3]),
+        ] {
+            let args = TestArgs::try_parse_from([&["x"], options].concat());
+            let mut chat = args.unwrap_or_else(|e| panic!("{e}")).chat;
+            let mut policy = chat.how.limits.policy();
+            assert!(chat.limits(&mut policy).is_ok(), "{options:?}");
+            let changed = |strategy| {
+                let changed = chat.how.limits.changed_to(strategy, &policy, Model::Select);
+                changed.check().unwrap();
+                changed.outbox.high
+            };
+            let highs = [policy.outbox.high, changed(Strategy::Throughput), changed(Strategy::Connections)];
+            assert_eq!(highs, expected, "{options:?}");
+        }
     }
 }

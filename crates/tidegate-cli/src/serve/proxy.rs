@@ -118,8 +118,10 @@ pub fn to_json(upstreams: &Arc<Upstreams>) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use tidegate::Model;
 
     use super::*;
+    use crate::limits::Strategy;
 
     #[derive(Parser)]
     struct TestArgs {
@@ -144,6 +146,12 @@ mod tests {
             let got = (policy.buffer_bytes, policy.buffers, policy.drain_budget);
             assert_eq!(got, expected, "{options:?}");
             policy.check().unwrap();
+            let changed = limits.changed_to(Strategy::Throughput, &policy, Model::Select);
+            assert_eq!(
+                (changed.buffer_bytes, changed.drain_budget),
+                (policy.buffer_bytes, policy.drain_budget),
+                "{options:?}, with another strategy"
+            );
         }
     }
 }
