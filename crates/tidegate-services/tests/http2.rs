@@ -15,6 +15,7 @@ use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tidegate::testing::{TestConnection, TestState};
 use tidegate::{CloseReason, Model, Running, Server, Stats};
 use tidegate_services::http::http2 as service;
 use tidegate_services::{HttpLimits, Page};
@@ -293,4 +294,39 @@ fn a_stop_waits_for_requests_in_their_middle() {
         http1.read_to_string(&mut heard).unwrap();
         assert!(heard.starts_with("HTTP/1.1 405 "), "{heard}");
     });
+}
+
+/// Without a network, in virtual time.
+#[test]
+fn a_connection_of_http1_rests_as_long_as_the_policy_allows_and_a_head_has_its_own_limit() {
+    const LIMIT: Duration = Duration::from_secs(30);
+    const ALMOST: Duration = Duration::from_millis(29_999);
+    const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let limits = HttpLimits::default().request_timeout(Some(LIMIT));
+    let service = service(Page::new("page", "text/plain"), limits).unwrap();
+    let mut rests = TestConnection::open(&service).unwrap();
+    for request in [GET, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody", GET] {
+        rests.receive(request);
+        assert!(rests.take_output().starts_with(b"HTTP/1.1 "));
+        rests.advance(LIMIT * 10);
+        assert_eq!(rests.state(), TestState::Open, "after {}", request.escape_ascii());
+    }
+    rests.receive(b"GET / HTTP/1.1\r\n");
+    rests.advance(ALMOST);
+    rests.receive(b"Host: a\r\n\r\n");
+    rests.advance(ALMOST);
+    assert!(rests.take_output().starts_with(b"HTTP/1.1 200 "), "it was complete in time");
+
+    for before in [&b""[..], GET] {
+        let mut slow = TestConnection::open(&service).unwrap();
+        slow.receive(before);
+        slow.advance(LIMIT / 2);
+        for byte in &GET[..20] {
+            slow.receive(std::slice::from_ref(byte));
+            slow.advance(Duration::from_secs(1));
+        }
+        assert!(!slow.has_finished_sending(), "after {}", before.escape_ascii());
+        slow.advance(LIMIT - Duration::from_secs(20));
+        assert!(slow.has_finished_sending(), "after {}", before.escape_ascii());
+    }
 }

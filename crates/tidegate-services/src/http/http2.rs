@@ -22,6 +22,7 @@ use tidegate_async::Connection;
 
 use super::answer::TEXT;
 use super::fault::RequestError;
+use super::head_timer::with_head_timer;
 use super::{HttpLimits, Page};
 
 /// The least that hyper takes for a head.
@@ -78,11 +79,12 @@ pub(crate) fn service<R: AsyncResponder>(
         async move {
             let head_bytes = limits.head_bytes.max(LEAST_HEAD_BYTES);
             let mut http = Builder::new(conn.executor());
-            let mut http1 = http.http1();
-            http1.timer(conn.timer()).header_read_timeout(limits.request_timeout).max_buf_size(head_bytes);
-            let list_bytes = u32::try_from(head_bytes).unwrap_or(u32::MAX);
-            http.http2().timer(conn.timer()).max_header_list_size(list_bytes);
             let (handle, timer) = (conn.handle(), conn.timer());
+            let (conn, head_timer) = with_head_timer(conn, timer.clone());
+            let mut http1 = http.http1();
+            http1.timer(head_timer).header_read_timeout(limits.request_timeout).max_buf_size(head_bytes);
+            let list_bytes = u32::try_from(head_bytes).unwrap_or(u32::MAX);
+            http.http2().timer(timer.clone()).max_header_list_size(list_bytes);
             let answers =
                 service_fn(move |request| answer(request, responder.clone(), limits, timer.clone()));
             let served = http.serve_connection(conn, answers);

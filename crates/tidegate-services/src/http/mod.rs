@@ -11,7 +11,7 @@
 //! | `session` | one connection: requests in, responses out |
 //! | [`generated`] | a service that generates pages for each request |
 //! | [`access`] | accepted host names and origins |
-//! | [`http2()`] | the same page over HTTP/2, too, by hyper (feature `http2`) |
+//! | [`http2()`] | the same page over HTTP/2, too, by hyper (feature `http2`); `head_timer`: its time limit of a head |
 //!
 //! HTTP/1.1 and 1.0 with keep-alive and pipelining. `GET` and `HEAD` return the page; the other methods of RFC 9110 and
 //! `PATCH` return 405, unknown ones 501, both after their body was skipped, so the connection persists. A request whose
@@ -24,6 +24,8 @@ mod body;
 pub(crate) mod fault;
 pub mod generated;
 pub(crate) mod head;
+#[cfg(feature = "http2")]
+mod head_timer;
 #[cfg(feature = "http2")]
 pub(crate) mod http2;
 pub mod page;
@@ -55,7 +57,8 @@ pub struct NoHttp2 {}
 /// A service that responds to every request with the same page over HTTP/2 and HTTP/1.1, by hyper on `tidegate-async`.
 ///
 /// Without TLS it takes HTTP/2 by prior knowledge (RFC 9113, section 3.3); with TLS offer `h2` and `http/1.1`. Methods
-/// and limits are those of [`Http`]; a head has room for at least 8 KiB.
+/// and limits are those of [`Http`]; a head has room for at least 8 KiB, and one of HTTP/1.1 that is not complete in time
+/// is not answered: the connection is closed.
 ///
 /// # Errors
 /// This was built without the feature `http2`.
