@@ -29,8 +29,8 @@ mod transfer;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::policy::{Limit, Limited, PolicyError};
@@ -41,7 +41,7 @@ pub use coding::{Coding, ParseCodingError};
 
 use crate::http::session::Conversation;
 use crate::http::{HttpLimits, NoHttp2};
-use cache::DocumentCache;
+use cache::DocumentCaches;
 use session::{FileAccess, FileResponder, SharedFiles};
 use store::Store;
 
@@ -66,7 +66,8 @@ tidegate::limits! {
 pub struct FilesLimits, as "" of FilesLimits, at |limits| Some(limits);
     parts {}
 
-    /// Each I/O thread has an equal share, and so its own copy of what it serves. Without a cache no file is small.
+    /// Each I/O thread that has had a connection has an equal share, and so its own copy of what it serves; beyond 64
+    /// threads some share one. Without a cache no file is small.
     cache_bytes: usize = 64 * 1024 * 1024 => {
         what: "Memory for cached small files, over all I/O threads; 0 disables the cache",
         cost: "this much memory; too little: files are read again",
@@ -76,6 +77,7 @@ pub struct FilesLimits, as "" of FilesLimits, at |limits| Some(limits);
         change: Fixed,
         on: BY_THE_SERVICE,
     }
+    /// At most what fits into a thread's share of the cache.
     small_bytes: usize = 64 * 1024 => {
         what: "Files up to this size are cached in memory",
         cost: "larger: fewer files fit; smaller: more files are kept open, and sent from the page cache",
@@ -91,6 +93,7 @@ pub struct FilesLimits, as "" of FilesLimits, at |limits| Some(limits);
             remedy: "a file has to fit into the cache; lower `small_bytes` or raise `cache_bytes`",
         }),
     }
+    /// Shared like `cache_bytes`; if there are fewer than threads, so many threads keep one.
     open_files: usize = 1_000 => {
         what: "Larger files that are kept open, over all I/O threads",
         cost: "a descriptor for each",
@@ -210,9 +213,7 @@ impl Files {
         options.limits.check_alone()?;
         let folder = Folder::open(root).map_err(|error| FilesError::Open { path: root.into(), error })?;
         tracing::info!(root = %root.display(), confinement = folder.confinement(), "serving files");
-        let processors = std::thread::available_parallelism().map_or(1, usize::from).min(64);
-        let caches =
-            (0..processors).map(|_| Mutex::new(DocumentCache::new(options.limits, processors))).collect();
+        let caches = DocumentCaches::new(options.limits);
         let store = Store::new(folder, options);
         Ok(Self { shared: Arc::new(SharedFiles { store, caches, limits, open: AtomicUsize::new(0) }) })
     }

@@ -2,14 +2,14 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use tidegate::system::file::Blocking;
 use tidegate::{Mail, Outbox, Policy, PolicyError};
 
 use super::answer::{FileResponse, answer};
-use super::cache::{DocumentCache, HttpDate};
+use super::cache::{DocumentCache, DocumentCaches, HttpDate};
 use super::conditions::{Asked, matters};
 use super::path::{Resource, resource};
 use super::store::{Document, Found, Store};
@@ -23,7 +23,7 @@ use crate::http::session::{Answered, Request, Responder};
 #[derive(Debug)]
 pub(super) struct SharedFiles {
     pub(super) store: Store,
-    pub(super) caches: Vec<Mutex<DocumentCache>>,
+    pub(super) caches: DocumentCaches,
     pub(super) limits: HttpLimits,
     /// Connections that are open.
     pub(super) open: AtomicUsize,
@@ -42,15 +42,14 @@ impl SharedFiles {
         self.store.options.limits.busy_above.is_some_and(|most| open > most)
     }
 
-    fn cache(&self, cache: usize) -> MutexGuard<'_, DocumentCache> {
-        self.caches[cache].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Finds a key's document. If no descriptor is left, idle cached files are closed: of this thread's cache first,
     /// then of the others.
     fn find(&self, cache: usize, key: &str, blocking: Blocking) -> io::Result<Found> {
-        let caches = || (0..self.caches.len()).map(|after| (cache + after) % self.caches.len());
-        self.store.find(key, blocking, || caches().any(|cache| self.cache(cache).close_one()))
+        let close_one = || {
+            let used = self.caches.used();
+            (0..used).any(|after| self.caches.lock((cache + after) % used).close_one())
+        };
+        self.store.find(key, self.caches.small_bytes(), blocking, close_one)
     }
 }
 
@@ -67,7 +66,7 @@ impl FileAccess {
     pub(super) fn new(shared: Arc<SharedFiles>, thread: usize) -> Self {
         let open = shared.open.fetch_add(1, Relaxed) + 1;
         let busy = AtomicBool::new(shared.is_busy_with(open));
-        let cache = thread % shared.caches.len().max(1);
+        let cache = shared.caches.index(thread);
         Self { shared, cache, busy }
     }
 
@@ -83,7 +82,7 @@ impl FileAccess {
     }
 
     pub(super) fn cache(&self) -> MutexGuard<'_, DocumentCache> {
-        self.shared.cache(self.cache)
+        self.shared.caches.lock(self.cache)
     }
 
     /// Finds a key's document without waiting for the disk.
@@ -349,7 +348,8 @@ mod tests {
         // As many may be kept open as there are not.
         let limits = FilesLimits::default().small_bytes(1024).open_files(2_000);
         let options = FilesOptions { limits, ..FilesOptions::default() };
-        let caches = (0..2).map(|_| Mutex::new(DocumentCache::new(limits, 2))).collect();
+        let caches = DocumentCaches::new(limits);
+        caches.index(1);
         let store = Store::new(Folder::open(folder.path()).unwrap(), options);
         let shared = SharedFiles { store, caches, limits: HttpLimits::default(), open: AtomicUsize::new(0) };
         let mut refused = 0;
@@ -358,7 +358,7 @@ mod tests {
                 let (key, cache) = (resource(&format!("/f{n}")).unwrap().key.to_string(), round % 2);
                 match shared.find(cache, &key, Blocking::Waits).unwrap() {
                     Found::File(document) => {
-                        shared.cache(cache).keep(&key, document, Instant::now()).unwrap();
+                        shared.caches.lock(cache).keep(&key, document, Instant::now()).unwrap();
                     }
                     _ => refused += 1,
                 }

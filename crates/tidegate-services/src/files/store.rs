@@ -66,18 +66,19 @@ impl Store {
         Self { folder, options, failures: ReadFailures::default() }
     }
 
-    /// Looks up a key. When no descriptor is left it calls `close_one`, which returns whether a retry may succeed.
+    /// Looks up a key; reads files up to `small_bytes` into memory. When no descriptor is left it calls `close_one`, which returns whether a retry may succeed.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`], with [`Blocking::Never`]: the lookup may have to read the disk.
     pub(super) fn find(
         &self,
         key: &str,
+        small_bytes: usize,
         blocking: Blocking,
         close_one: impl Fn() -> bool,
     ) -> io::Result<Found> {
         loop {
-            match self.look(key, blocking) {
+            match self.look(key, small_bytes, blocking) {
                 Err(e) if e.kind() == ErrorKind::WouldBlock && blocking == Blocking::Never => return Err(e),
                 Err(e) if is_exhausted(&e) && close_one() => {}
                 Err(e) => return Ok(Found::Refused(self.refusal(&e))),
@@ -86,12 +87,16 @@ impl Store {
         }
     }
 
-    fn look(&self, key: &str, blocking: Blocking) -> io::Result<Found> {
+    fn look(&self, key: &str, small_bytes: usize, blocking: Blocking) -> io::Result<Found> {
         let name = path::name(key);
         let file = self.folder.open_file(name, blocking)?;
         let metadata = file.metadata()?;
         if metadata.is_dir() {
-            return if path::is_folder(key) { self.index(name, blocking) } else { Ok(Found::Folder) };
+            return if path::is_folder(key) {
+                self.index(name, small_bytes, blocking)
+            } else {
+                Ok(Found::Folder)
+            };
         }
         if !metadata.is_file() {
             return Err(ErrorKind::Unsupported.into());
@@ -99,15 +104,15 @@ impl Store {
         if path::is_folder(key) {
             return Err(ErrorKind::NotFound.into());
         }
-        self.document(name, file, &metadata, blocking).map(Found::File)
+        self.document(name, file, &metadata, small_bytes, blocking).map(Found::File)
     }
 
-    fn index(&self, folder: &str, blocking: Blocking) -> io::Result<Found> {
+    fn index(&self, folder: &str, small_bytes: usize, blocking: Blocking) -> io::Result<Found> {
         for index in &self.options.index {
             let name = beside(folder, index);
             match self.open(&name, blocking) {
                 Ok((file, metadata)) => {
-                    return self.document(&name, file, &metadata, blocking).map(Found::File);
+                    return self.document(&name, file, &metadata, small_bytes, blocking).map(Found::File);
                 }
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 Err(e) => return Err(e),
@@ -138,16 +143,17 @@ impl Store {
         name: &str,
         file: File,
         metadata: &Metadata,
+        small_bytes: usize,
         blocking: Blocking,
     ) -> io::Result<Document> {
-        let plain = self.variant(None, file, metadata, blocking)?;
+        let plain = self.variant(None, file, metadata, small_bytes, blocking)?;
         let modified = plain.modified;
         let mut variants = vec![plain];
         for &coding in &self.options.precompressed {
             match self.open(&format!("{name}.{}", coding.extension()), blocking) {
                 // An older variant was made from another version of the file.
                 Ok((file, metadata)) if metadata.modified()? >= modified => {
-                    variants.push(self.variant(Some(coding), file, &metadata, blocking)?);
+                    variants.push(self.variant(Some(coding), file, &metadata, small_bytes, blocking)?);
                 }
                 Ok(_) => {}
                 Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => {}
@@ -162,6 +168,7 @@ impl Store {
         coding: Option<Coding>,
         file: File,
         metadata: &Metadata,
+        small_bytes: usize,
         blocking: Blocking,
     ) -> io::Result<Variant> {
         let (length, modified) = (metadata.len(), metadata.modified()?);
@@ -171,7 +178,7 @@ impl Store {
         };
         let end = coding.map_or("", Coding::extension);
         let etag = format!("\"{sign}{:x}-{length:x}-{:x}{end}\"", since.as_nanos(), identity(metadata));
-        let content = if length <= self.options.limits.small_bytes as u64 {
+        let content = if length <= small_bytes as u64 {
             Content::Memory(read(&file, length as usize, blocking)?)
         } else {
             Content::File(Arc::new(file))

@@ -1,9 +1,10 @@
 //! The bytes of ranges and of pipelined answers are those of the file, on every model.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use tidegate::Model;
-use tidegate_services::{FilesLimits, FilesOptions};
+use tidegate::{Model, Policy, Server};
+use tidegate_services::{Files, FilesLimits, FilesOptions, HttpLimits};
 
 use crate::client::{Body, Client, folder, limited, models, pattern, serve};
 
@@ -95,5 +96,32 @@ fn pipelined_answers_come_in_order_on_every_model() {
             server.stop();
             server.join();
         }
+    }
+}
+
+#[test]
+fn one_thread_has_the_whole_cache_on_every_model() {
+    // More than half of what may be cached: more than a share of two threads, or more.
+    let limits = FilesLimits::default().cache_bytes(100_000).open_files(1).valid(Duration::from_secs(3600));
+    for model in models() {
+        let outer = folder();
+        let write = |name: &str, content: &[u8]| {
+            let path = |name: &str| outer.path().join("root").join(name);
+            std::fs::write(path("new"), content).expect("write");
+            std::fs::rename(path("new"), path(name)).expect("rename");
+        };
+        let files = Files::new(&outer.path().join("root"), limited(limits), HttpLimits::default());
+        let policy = Policy::default().threads(NonZeroUsize::new(1));
+        let server = Server::new(files.expect("a folder")).model(model).policy(policy);
+        let server = server.bind("127.0.0.1:0").expect("bind").start().expect("start");
+        for (name, old) in [("half", pattern(60_000)), ("large", pattern(200_000))] {
+            write(name, &old);
+            let first = Client::of(&server).get(&format!("/{name}"), "").body;
+            write(name, b"new");
+            let second = Client::of(&server).get(&format!("/{name}"), "").body;
+            assert!(first == old && second == old, "{model}: {name} was not kept");
+        }
+        server.stop();
+        server.join();
     }
 }
