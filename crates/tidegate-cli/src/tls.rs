@@ -26,6 +26,7 @@ pub struct TlsArgs {
 }
 
 /// The TLS configuration of a server.
+#[derive(Clone)]
 pub struct Secure {
     /// The certificate and its key.
     pub identity: Identity,

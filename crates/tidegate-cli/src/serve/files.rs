@@ -70,11 +70,16 @@ impl FilesArgs {
         let options = self.options(&policy)?;
         self.how.limits.of_the_service = options.limits.open_files;
         let files = Files::new(&self.dir, options, limits).map_err(usage)?;
-        if self.http2 {
-            let service = files.http2().map_err(|e| usage(anyhow::anyhow!("--http2: {e}")))?;
-            return self.how.plan(label, &HTTP2, policy, service);
-        }
-        self.how.plan(label, &HTTP, policy, files)
+        // Connections are counted where they are limited: at each address.
+        let each = move || files.for_another_server();
+        let plan = if self.http2 {
+            each().http2().map_err(|e| usage(anyhow::anyhow!("--http2: {e}")))?;
+            let each = move || each().http2().expect("it is in this build");
+            self.how.stream_plan_each(label, &HTTP2, policy, each)
+        } else {
+            self.how.stream_plan_each(label, &HTTP, policy, each)
+        };
+        Ok(Box::new(plan?))
     }
 
     fn options(&self, policy: &Policy) -> Result<FilesOptions, Failure> {

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -115,16 +116,28 @@ impl How {
         self,
         label: Label,
         kind: &'static ServiceKind,
-        mut policy: Policy,
+        policy: Policy,
         service: S,
+    ) -> Result<StreamPlan, Failure> {
+        let service = Arc::new(service);
+        self.stream_plan_each(label, kind, policy, move || service.clone())
+    }
+
+    /// The same, for a service that each address has to itself.
+    pub fn stream_plan_each<S: Service>(
+        self,
+        label: Label,
+        kind: &'static ServiceKind,
+        mut policy: Policy,
+        each: impl Fn() -> S + 'static,
     ) -> Result<StreamPlan, Failure> {
         let secure = self.tls.read(kind.protocols, &self.limits, &mut policy)?;
         let proxy = self.proxy_limits(&policy)?;
-        let binder = match (proxy, &secure) {
-            (None, None) => binder(service),
-            (None, Some(tls)) => binder(tls.around(service)),
-            (Some(limits), None) => binder(ProxyProtocol::new(service, limits)),
-            (Some(limits), Some(tls)) => binder(ProxyProtocol::new(tls.around(service), limits)),
+        let binder = match (proxy, secure.clone()) {
+            (None, None) => binder(each),
+            (None, Some(tls)) => binder(move || tls.around(each())),
+            (Some(limits), None) => binder(move || ProxyProtocol::new(each(), limits)),
+            (Some(limits), Some(tls)) => binder(move || ProxyProtocol::new(tls.around(each()), limits)),
         };
         policy.check().map_err(usage)?;
         let model = self.common.model.or(&label, || Model::best_for(&policy));

@@ -41,11 +41,10 @@ pub enum ListenSocket {
 /// Binds one service, to several addresses if necessary.
 pub type Binder = Box<dyn Fn(Policy, Model, ListenSocket) -> Result<BoundServer, StartError>>;
 
-/// The binder of this service, which all servers that it makes share.
-pub fn binder(service: impl Service) -> Binder {
-    let service = Arc::new(service);
+/// A binder that makes the service of each address.
+pub fn binder<S: Service>(each: impl Fn() -> S + 'static) -> Binder {
     Box::new(move |policy, model, at| {
-        let server = Server::new(service.clone()).policy(policy).model(model);
+        let server = Server::new(each()).policy(policy).model(model);
         match at {
             ListenSocket::Address(at) => server.bind(at),
             ListenSocket::Socket(socket) => server.listen_on(socket),

@@ -304,6 +304,23 @@ fn a_full_server_says_when_to_come_again() {
 }
 
 #[test]
+fn each_address_of_a_server_has_its_own_limit_of_connections() {
+    let site = Site::new();
+    for http2 in [&[][..], &["--http2"]] {
+        let two = ["--listen", "127.0.0.1:0", "--strategy", "throughput", "--max-connections", "16"];
+        let mut server = site.serve(&[&two[..], &["--threads", "1"], http2].concat());
+        let mut served: Vec<_> = (0..15).map(|_| plain(&server)).collect();
+        let url = server.next_url();
+        server.addr = url.split('/').nth(2).unwrap().parse().unwrap();
+        served.extend((0..15).map(|_| plain(&server)));
+        for client in &mut served {
+            assert_eq!(client.get("/sub/file.txt", "").status, 200, "{http2:?}");
+        }
+        assert_eq!(plain(&server).get("/sub/file.txt", "").status, 503, "{http2:?}");
+    }
+}
+
+#[test]
 fn more_files_than_descriptors_are_all_served() {
     let site = Site::new();
     for n in 0..300 {

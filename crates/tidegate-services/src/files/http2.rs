@@ -13,13 +13,13 @@ use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use tidegate::system::file::read_cached;
-use tidegate::{FileRange, Policy, Service};
+use tidegate::{FileRange, Service};
 use tidegate_async::{ConnectionHandle, OffloadFailed};
 
 use super::answer::{FileResponse, ResponseContent};
 use super::conditions::{Asked, matters};
 use super::path::resource;
-use super::session::{FileAccess, SharedFiles};
+use super::session::{FileAccess, ServedFiles};
 use super::transfer::{Piece, Transfer};
 use crate::http::head::Method;
 use crate::http::http2::{self, AsyncResponder};
@@ -28,13 +28,17 @@ use crate::http::http2::{self, AsyncResponder};
 const READ_BYTES: u64 = 64 << 10;
 
 /// See [`Files::http2`](super::Files::http2).
-pub(super) fn service(shared: Arc<SharedFiles>) -> impl Service {
-    let checked = shared.clone();
-    let check = move |policy: &Policy| checked.check_limits(policy);
-    http2::service(shared.limits, check, move |conn| Http2Files {
-        access: FileAccess::new(shared.clone(), conn.peer().thread),
-        handle: conn.handle(),
-    })
+pub(super) fn service(served: Arc<ServedFiles>) -> impl Service {
+    let shared = served.shared.clone();
+    let limits = shared.limits;
+    http2::service(
+        limits,
+        move |policy| shared.check_limits(policy),
+        move |conn| Http2Files {
+            access: FileAccess::new(served.clone(), conn.peer().thread),
+            handle: conn.handle(),
+        },
+    )
 }
 
 /// One connection.

@@ -30,7 +30,6 @@ mod transfer;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use tidegate::policy::{Limit, Limited, PolicyError};
@@ -42,7 +41,7 @@ pub use coding::{Coding, ParseCodingError};
 use crate::http::session::Conversation;
 use crate::http::{HttpLimits, NoHttp2};
 use cache::DocumentCaches;
-use session::{FileAccess, FileResponder, SharedFiles};
+use session::{FileAccess, FileResponder, ServedFiles, SharedFiles};
 use store::Store;
 
 /// Options of the file server.
@@ -114,6 +113,8 @@ pub struct FilesLimits, as "" of FilesLimits, at |limits| Some(limits);
         on: BY_THE_SERVICE,
     }
     /// With Retry-After. `None` leaves it to the policy, and so does a value that `max_connections` does not exceed.
+    /// Counts all connections to one [`Files`], as `max_connections` does those of one server: see
+    /// [`Files::for_another_server`].
     busy_above: Option<usize> = None => {
         what: "Answer further connections with 503 while this many are open",
         cost: "lower: fewer clients are served; the connections above it are for these answers",
@@ -195,7 +196,7 @@ pub enum FilesError {
 /// Serves the files of a directory.
 #[derive(Debug)]
 pub struct Files {
-    shared: Arc<SharedFiles>,
+    served: Arc<ServedFiles>,
 }
 
 impl Files {
@@ -215,7 +216,18 @@ impl Files {
         tracing::info!(root = %root.display(), confinement = folder.confinement(), "serving files");
         let caches = DocumentCaches::new(options.limits);
         let store = Store::new(folder, options);
-        Ok(Self { shared: Arc::new(SharedFiles { store, caches, limits, open: AtomicUsize::new(0) }) })
+        Ok(Self::of(Arc::new(SharedFiles { store, caches, limits })))
+    }
+
+    fn of(shared: Arc<SharedFiles>) -> Self {
+        Self { served: Arc::new(ServedFiles::new(shared)) }
+    }
+
+    /// The same files from the same cache for another server, such as one at another address: its connections are
+    /// counted separately for [`FilesLimits::busy_above`].
+    #[must_use]
+    pub fn for_another_server(&self) -> Self {
+        Self::of(self.served.shared.clone())
     }
 }
 
@@ -229,7 +241,7 @@ impl Files {
     /// This was built without the feature `http2`.
     #[cfg(feature = "http2")]
     pub fn http2(self) -> Result<impl Service, NoHttp2> {
-        Ok(http2::service(self.shared))
+        Ok(http2::service(self.served))
     }
 
     /// Serves the same files over HTTP/2 and HTTP/1.1: not in this build.
@@ -249,10 +261,10 @@ impl Service for Files {
     type Session = FilesSession;
 
     fn open(&self, peer: &Peer) -> Result<FilesSession, Refusal> {
-        Ok(Conversation::new(FileResponder::new(FileAccess::new(self.shared.clone(), peer.thread))))
+        Ok(Conversation::new(FileResponder::new(FileAccess::new(self.served.clone(), peer.thread))))
     }
 
     fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
-        self.shared.check_limits(policy)
+        self.served.shared.check_limits(policy)
     }
 }

@@ -25,8 +25,25 @@ pub(super) struct SharedFiles {
     pub(super) store: Store,
     pub(super) caches: DocumentCaches,
     pub(super) limits: HttpLimits,
+}
+
+/// State shared by the connections of one server.
+#[derive(Debug)]
+pub(super) struct ServedFiles {
+    pub(super) shared: Arc<SharedFiles>,
     /// Connections that are open.
-    pub(super) open: AtomicUsize,
+    open: AtomicUsize,
+}
+
+impl ServedFiles {
+    pub(super) fn new(shared: Arc<SharedFiles>) -> Self {
+        Self { shared, open: AtomicUsize::new(0) }
+    }
+
+    /// Whether so many connections are too many.
+    fn is_busy_with(&self, open: usize) -> bool {
+        self.shared.store.options.limits.busy_above.is_some_and(|most| open > most)
+    }
 }
 
 impl SharedFiles {
@@ -35,11 +52,6 @@ impl SharedFiles {
         // `max_connections` may be lowered later, by a launcher that has few descriptors or while the server runs: then
         // nobody gets the 503 of `busy_above`, and the policy decides, as without it.
         self.store.options.limits.busy_above(None).check(policy)
-    }
-
-    /// Whether so many connections are too many.
-    fn is_busy_with(&self, open: usize) -> bool {
-        self.store.options.limits.busy_above.is_some_and(|most| open > most)
     }
 
     /// Finds a key's document. If no descriptor is left, idle cached files are closed: of this thread's cache first,
@@ -56,18 +68,18 @@ impl SharedFiles {
 /// One connection's access to the files.
 #[derive(Debug)]
 pub(super) struct FileAccess {
-    shared: Arc<SharedFiles>,
+    served: Arc<ServedFiles>,
     cache: usize,
     /// The limit of connections was reached when it was accepted, and has been since.
     busy: AtomicBool,
 }
 
 impl FileAccess {
-    pub(super) fn new(shared: Arc<SharedFiles>, thread: usize) -> Self {
-        let open = shared.open.fetch_add(1, Relaxed) + 1;
-        let busy = AtomicBool::new(shared.is_busy_with(open));
-        let cache = shared.caches.index(thread);
-        Self { shared, cache, busy }
+    pub(super) fn new(served: Arc<ServedFiles>, thread: usize) -> Self {
+        let open = served.open.fetch_add(1, Relaxed) + 1;
+        let busy = AtomicBool::new(served.is_busy_with(open));
+        let cache = served.shared.caches.index(thread);
+        Self { served, cache, busy }
     }
 
     /// The response to the requests of a connection too many, until others have left.
@@ -75,14 +87,14 @@ impl FileAccess {
         if !self.busy.load(Relaxed) {
             return None;
         }
-        let busy = self.shared.is_busy_with(self.shared.open.load(Relaxed));
+        let busy = self.served.is_busy_with(self.served.open.load(Relaxed));
         self.busy.store(busy, Relaxed);
         let why = "the server is busy; retry later";
         busy.then(|| RequestError { status: Status::Unavailable, why: why.into() })
     }
 
     pub(super) fn cache(&self) -> MutexGuard<'_, DocumentCache> {
-        self.shared.caches.lock(self.cache)
+        self.served.shared.caches.lock(self.cache)
     }
 
     /// Finds a key's document without waiting for the disk.
@@ -90,12 +102,12 @@ impl FileAccess {
     /// # Errors
     /// That may take a while: [`lookup`](Self::lookup) is the job for it.
     pub(super) fn find(&self, key: &str) -> io::Result<Found> {
-        self.shared.find(self.cache, key, Blocking::Never)
+        self.served.shared.find(self.cache, key, Blocking::Never)
     }
 
     /// A job that finds a key's document.
     pub(super) fn lookup(&self, key: &str) -> impl FnOnce() -> io::Result<Found> + Send + use<> {
-        let (shared, cache, key) = (self.shared.clone(), self.cache, key.to_owned());
+        let (shared, cache, key) = (self.served.shared.clone(), self.cache, key.to_owned());
         move || shared.find(cache, &key, Blocking::Waits)
     }
 
@@ -140,7 +152,7 @@ impl FileAccess {
 
 impl Drop for FileAccess {
     fn drop(&mut self) {
-        self.shared.open.fetch_sub(1, Relaxed);
+        self.served.open.fetch_sub(1, Relaxed);
     }
 }
 
@@ -243,7 +255,7 @@ impl Wanted {
 impl Responder for FileResponder {
     #[inline]
     fn limits(&self) -> &HttpLimits {
-        &self.access.shared.limits
+        &self.access.served.shared.limits
     }
 
     #[inline]
@@ -351,7 +363,7 @@ mod tests {
         let caches = DocumentCaches::new(limits);
         caches.index(1);
         let store = Store::new(Folder::open(folder.path()).unwrap(), options);
-        let shared = SharedFiles { store, caches, limits: HttpLimits::default(), open: AtomicUsize::new(0) };
+        let shared = SharedFiles { store, caches, limits: HttpLimits::default() };
         let mut refused = 0;
         for round in 0..4 {
             for n in 0..300 {
