@@ -204,6 +204,7 @@ impl Limits {
                 files => format!(" in addition to {files} open files (lower --open-files)"),
             };
             let fewer = self.fewer_threads(policy, model, share);
+            let limit = limit.trim_end_matches(',');
             let e = anyhow!(
                 "the descriptor limit is {limit}, too low for any connection{files}; {fewer}{remedy}"
             );

@@ -68,7 +68,8 @@ impl FilesArgs {
         let policy = policy(&self.how.limits);
         let limits = request_limits(&self.request_limits, &policy)?;
         let options = self.options(&policy)?;
-        self.how.limits.of_the_service = options.limits.open_files;
+        // All addresses share them.
+        self.how.limits.of_the_service = options.limits.open_files.div_ceil(self.how.addresses());
         let files = Files::new(&self.dir, options, limits).map_err(usage)?;
         // Connections are counted where they are limited: at each address.
         let each = move || files.for_another_server();

@@ -371,3 +371,14 @@ fn files_that_leave_no_descriptor_for_a_connection_are_refused_at_the_start() {
     assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("lower --open-files"), "{}", outcome.stderr);
 }
+
+#[test]
+fn open_files_take_their_descriptors_once_whatever_the_number_of_addresses() {
+    let site = Site::new();
+    let www = site.path("www");
+    let mut args = vec!["serve", "files", www.to_str().unwrap(), "--model", "poll", "--threads", "1"];
+    args.extend(["--listen", "127.0.0.1:0"].repeat(4));
+    // A quarter of them is for open files.
+    let server = Server::of(&mut crate::kit::with_descriptors(512, &args));
+    assert_eq!(plain(&server).get("/sub/file.txt", "").status, 200);
+}
