@@ -85,9 +85,7 @@ impl Measurement {
     pub(crate) fn close(&mut self, run_state: &RunState, end: WindowEnd) {
         let now = Instant::now();
         run_state.set_stage(Stage::Draining);
-        let known_s = self.server_time.as_ref().map(CpuTime::known_s);
-        let samples = (sample(None), run_state.plan.server_pid.map(|pid| sample(Some(pid))));
-        let cpu_s = processor_time_s();
+        self.take(now, run_state.plan.server_pid);
         if let Some(pacer) = run_state.pacer.as_ref().filter(|_| end == WindowEnd::Early) {
             pacer.cut(now);
         }
@@ -104,6 +102,13 @@ impl Measurement {
                 Amount::Requests(_) => self.length.max(pacer.length()),
             };
         }
+    }
+
+    /// Takes what generator and server have used until now.
+    pub(crate) fn take(&mut self, now: Instant, server_pid: Option<u32>) {
+        let known_s = self.server_time.as_ref().map(CpuTime::known_s);
+        let samples = (sample(None), server_pid.map(|pid| sample(Some(pid))));
+        let cpu_s = processor_time_s();
         let passed = now.saturating_duration_since(self.begun);
         self.generator = self.samples.0.until(&samples.0, passed);
         if let (Some(before), Some(after)) = (&self.samples.1, &samples.1) {

@@ -19,6 +19,11 @@ pub struct Share {
 }
 
 impl Share {
+    /// The busiest of these; `None` of none.
+    pub(crate) fn busiest(shares: impl Iterator<Item = Self>) -> Option<Self> {
+        shares.max_by(|a, b| a.wanted().total_cmp(&b.wanted()))
+    }
+
     /// It ran or was runnable.
     #[must_use]
     pub fn wanted(&self) -> f64 {
@@ -41,10 +46,8 @@ pub(crate) fn sample(pid: Option<u32>) -> Sample {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { continue };
         for thread in threads.flatten().take(MOST + 1) {
             let read = |file| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
-            let text = read("schedstat");
-            let mut numbers = text.split_whitespace().map_while(|n| n.parse().ok());
-            if let (Some(ran), Some(waited)) = (numbers.next(), numbers.next()) {
-                times.insert(thread.file_name().to_string_lossy().into_owned(), (ran, waited));
+            if let Some(times_of_it) = ran_and_waited(&read("schedstat")) {
+                times.insert(thread.file_name().to_string_lossy().into_owned(), times_of_it);
             }
             if pid.is_some() {
                 processes.extend(read("children").split_whitespace().map(ToOwned::to_owned));
@@ -57,6 +60,20 @@ pub(crate) fn sample(pid: Option<u32>) -> Sample {
     Sample(times)
 }
 
+/// The first two numbers of `schedstat`.
+fn ran_and_waited(schedstat: &str) -> Option<(u64, u64)> {
+    let mut numbers = schedstat.split_whitespace().map_while(|n| n.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
+/// The calling thread, which has lived for `length`; `None` if unknown.
+pub(crate) fn this_thread(length: Duration) -> Option<Share> {
+    tidegate_os::process::proc_folder(std::process::id())?;
+    let (ran, waited) = ran_and_waited(&std::fs::read_to_string("/proc/thread-self/schedstat").ok()?)?;
+    let part = |ns: u64| ns as f64 / length.as_nanos().max(1) as f64;
+    Some(Share { ran: part(ran), waited: part(waited) })
+}
+
 impl Sample {
     /// The busiest thread between this sample and `end`; `None` if unknown.
     pub(crate) fn until(&self, end: &Self, length: Duration) -> Option<Share> {
@@ -65,6 +82,6 @@ impl Sample {
             let before = self.0.get(thread).copied().unwrap_or_default();
             Share { ran: of(ran, before.0), waited: of(waited, before.1) }
         });
-        shares.max_by(|a, b| a.wanted().total_cmp(&b.wanted()))
+        Share::busiest(shares)
     }
 }

@@ -155,7 +155,7 @@ pub struct Report {
     /// CPU time of the generator in the kernel during the window, in seconds.
     pub cpu_system_s: f64,
     /// CPU time, user and kernel, of the server's process and of those it started, in seconds: during the window, and
-    /// in an open loop until the last answer. None without `server_pid`.
+    /// in an open loop and of datagrams until the last answer. None without `server_pid`.
     #[serde(default)]
     pub server_cpu_s: Option<f64>,
     /// The first error.

@@ -15,6 +15,7 @@ use super::message::{Block, MessageHeader};
 use super::tracker::{Seen, Tracker};
 use super::{Expect, UdpPlan, UdpReport};
 use crate::plan::Amount;
+use crate::procs::{Share, this_thread};
 use crate::run_state::remedy;
 use crate::thread_stats::histogram;
 
@@ -74,6 +75,14 @@ impl Slice {
     }
 }
 
+/// What a flow tells while it runs.
+pub(super) enum FlowEvent {
+    /// A second is over.
+    Slice(Box<Slice>),
+    /// It sends nothing more.
+    Sent,
+}
+
 /// For how long messages must have been refused, with no answer between, before nobody is there.
 const DESERTED: Duration = Duration::from_millis(500);
 
@@ -121,6 +130,8 @@ pub(super) struct FlowResult {
     pub(super) late: u64,
     pub(super) worst_late: Duration,
     pub(super) first_error: Option<String>,
+    /// Its thread, while it sent.
+    pub(super) share: Option<Share>,
 }
 
 pub(super) struct DatagramFlow {
@@ -144,7 +155,7 @@ pub(super) struct DatagramFlow {
     given_up: u64,
     last_answer: Duration,
     slice: Slice,
-    slices: Sender<Slice>,
+    events: Sender<FlowEvent>,
     /// Somebody wants the result now.
     interrupted: Arc<AtomicBool>,
     counts: UdpReport,
@@ -159,7 +170,7 @@ impl DatagramFlow {
         index: usize,
         client: DatagramClient,
         begun: Instant,
-        slices: Sender<Slice>,
+        events: Sender<FlowEvent>,
         interrupted: Arc<AtomicBool>,
     ) -> Self {
         let flows = plan.flows as u64;
@@ -191,7 +202,7 @@ impl DatagramFlow {
             given_up: 0,
             last_answer: Duration::ZERO,
             slice: Slice::new(0),
-            slices,
+            events,
             interrupted,
             counts: UdpReport::default(),
             late: 0,
@@ -201,6 +212,7 @@ impl DatagramFlow {
     }
 
     pub(super) fn run(mut self) -> FlowResult {
+        let began = Instant::now();
         let mut now = self.begun.elapsed();
         let failing = |counts: &UdpReport| counts.send_errors >= ENOUGH && counts.received == 0;
         while self.counts.sent < self.budget
@@ -216,6 +228,8 @@ impl DatagramFlow {
             now = self.begun.elapsed();
             self.turn_page(now);
         }
+        let share = this_thread(began.elapsed());
+        let _ = self.events.send(FlowEvent::Sent); // who collects outlives the flows
         let mut length = self.end.map_or(now, |end| end.min(now));
         let scheduled = self.due_until(length);
         let (stopped, is_deserted) = (now, self.refusals.are_enough(now));
@@ -241,6 +255,7 @@ impl DatagramFlow {
             late: self.late,
             worst_late: self.worst_late,
             first_error: self.first_error,
+            share,
         }
     }
 
@@ -424,7 +439,7 @@ impl DatagramFlow {
         let mut slice = std::mem::replace(&mut self.slice, next);
         slice.in_flight = if self.echo { self.counts.sent - self.counts.received } else { 0 };
         // Who collects outlives the flows.
-        let _ = self.slices.send(slice);
+        let _ = self.events.send(FlowEvent::Slice(Box::new(slice)));
     }
 }
 

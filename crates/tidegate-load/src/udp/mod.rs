@@ -20,14 +20,14 @@ use tidegate::{DatagramClient, DatagramPath, DatagramPolicy};
 
 use crate::assessment::assess;
 use crate::histogram::encode;
-use crate::measurement::processor_time_s;
+use crate::measurement::Measurement;
 use crate::plan::{Amount, LoadError};
-use crate::procs::sample;
+use crate::procs::Share;
 use crate::report::{Latency, OpenLoop, Report, RunEvent, RunStatus, Second, UdpReport};
 use crate::target::is_remote;
 use crate::thread_stats::histogram;
 use crate::verdict::Evidence;
-use flow::{DatagramFlow, FlowResult, Slice};
+use flow::{DatagramFlow, FlowEvent, FlowResult, Slice};
 pub use message::HEAD_BYTES;
 
 /// What the other end does with messages.
@@ -124,22 +124,23 @@ pub fn run_udp(
         .collect::<Result<Vec<_>, _>>()?;
     observer(RunEvent::Connected { attempted: plan.flows as u64, connected: plan.flows as u64 });
     observer(RunEvent::Measuring);
-    let before = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))), processor_time_s());
-    let begun = Instant::now();
-    let (slices, told) = channel();
+    let mut window = Measurement::open(plan.server_pid);
+    let begun = window.begun;
+    let (events, told) = channel();
     let threads: Vec<_> = clients
         .into_iter()
         .enumerate()
         .map(|(index, client)| {
-            let flow = DatagramFlow::new(plan, index, client, begun, slices.clone(), interrupted.clone());
+            let flow = DatagramFlow::new(plan, index, client, begun, events.clone(), interrupted.clone());
             thread::Builder::new().name(format!("udp-load-{index}")).spawn(move || flow.run())
         })
         .collect();
-    drop(slices);
+    drop(events);
     let mut recorder = FlowRecorder::new(plan, begun);
-    recorder.follow(&told, &mut observer);
-    let after = (sample(None), plan.server_pid.map(|pid| sample(Some(pid))), processor_time_s());
-    let passed = begun.elapsed();
+    recorder.follow(&told, &mut observer, || window.take(Instant::now(), plan.server_pid));
+    if recorder.is_echo() {
+        window.include_late_answers();
+    }
     for thread in threads {
         let thread = thread.map_err(|e| LoadError::Plan(format!("a thread could not be started: {e}")))?;
         // A flow that panicked has said so on standard error; what it did is missing here.
@@ -147,14 +148,15 @@ pub fn run_udp(
             recorder.enter(outcome);
         }
     }
+    let generator = recorder.busiest;
     let mut report = recorder.report();
     report.interrupted = interrupted.load(Relaxed);
-    report.cpu_user_s = after.2.0 - before.2.0;
-    report.cpu_system_s = after.2.1 - before.2.1;
+    (report.cpu_user_s, report.cpu_system_s) = window.cpu_s;
+    report.server_cpu_s = window.server_cpu_s;
     let udp = report.udp.clone().unwrap_or_default();
     let evidence = Evidence {
-        generator: before.0.until(&after.0, passed),
-        server: before.1.zip(after.1).and_then(|(before, after)| before.until(&after, passed)),
+        generator,
+        server: window.server,
         is_remote: is_remote(&plan.target.into()),
         events_per_wake_up: udp.received as f64 / udp.receives.max(1) as f64,
         ..Evidence::default()
@@ -181,6 +183,8 @@ struct FlowRecorder<'a> {
     flows: (usize, usize),
     scheduled: u64,
     first_error: Option<String>,
+    /// The busiest thread of a flow, while it sent. They have ended when the last one is looked at.
+    busiest: Option<Share>,
 }
 
 impl<'a> FlowRecorder<'a> {
@@ -198,12 +202,26 @@ impl<'a> FlowRecorder<'a> {
             flows: (0, 0),
             scheduled: 0,
             first_error: None,
+            busiest: None,
         }
     }
 
-    /// Until every flow has ended.
-    fn follow(&mut self, told: &Receiver<Slice>, observer: &mut impl FnMut(RunEvent<'_>)) {
-        while let Ok(slice) = told.recv() {
+    /// Until every flow has ended. `all_sent` is called once no flow sends any more.
+    fn follow(
+        &mut self,
+        told: &Receiver<FlowEvent>,
+        observer: &mut impl FnMut(RunEvent<'_>),
+        all_sent: impl FnOnce(),
+    ) {
+        let (mut sending, mut all_sent) = (self.plan.flows, Some(all_sent));
+        while let Ok(event) = told.recv() {
+            let FlowEvent::Slice(slice) = event else {
+                sending -= 1;
+                if let Some(all_sent) = all_sent.take_if(|_| sending == 0) {
+                    all_sent();
+                }
+                continue;
+            };
             let number = slice.second;
             let (flows, all) = self.open.entry(number).or_insert_with(|| (0, Slice::new(number)));
             *flows += 1;
@@ -212,6 +230,10 @@ impl<'a> FlowRecorder<'a> {
             if whole && let Some((_, slice)) = self.open.remove(&number) {
                 self.close(&slice, observer);
             }
+        }
+        // Not yet called if one panicked.
+        if let Some(all_sent) = all_sent {
+            all_sent();
         }
         // Flows may end in different seconds.
         for (_, slice) in std::mem::take(&mut self.open).into_values() {
@@ -261,6 +283,7 @@ impl<'a> FlowRecorder<'a> {
         self.flows.1 += usize::from(outcome.is_deserted);
         self.scheduled += outcome.scheduled;
         self.first_error = self.first_error.take().or(outcome.first_error);
+        self.busiest = Share::busiest(self.busiest.into_iter().chain(outcome.share));
     }
 
     fn report(mut self) -> Report {
