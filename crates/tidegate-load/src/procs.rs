@@ -77,11 +77,28 @@ pub(crate) fn this_thread(length: Duration) -> Option<Share> {
 impl Sample {
     /// The busiest thread between this sample and `end`; `None` if unknown.
     pub(crate) fn until(&self, end: &Self, length: Duration) -> Option<Share> {
+        if self.0.is_empty() {
+            return None; // it had too many threads to be looked at: what they ran before is not known
+        }
         let of = |ns: u64, before: u64| ns.saturating_sub(before) as f64 / length.as_nanos().max(1) as f64;
         let shares = end.0.iter().map(|(thread, &(ran, waited))| {
             let before = self.0.get(thread).copied().unwrap_or_default();
             Share { ran: of(ran, before.0), waited: of(waited, before.1) }
         });
         Share::busiest(shares)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_process_that_was_not_looked_at_nothing_is_known() {
+        let now = Sample(HashMap::from([("1".into(), (5_000_000_000, 0))]));
+        let length = Duration::from_secs(1);
+        assert_eq!(Sample::default().until(&now, length), None, "not what it ran in all its life");
+        assert_eq!(now.until(&Sample::default(), length), None);
+        assert_eq!(now.until(&now, length), Some(Share::default()));
     }
 }
