@@ -11,6 +11,9 @@ const ROOM: f64 = 0.8;
 const IDLE: f64 = 0.3;
 /// Latencies above this, in µs, are not explained by wake-ups.
 const SLOW_US: f64 = 2_000.0;
+/// A backlog has grown if this part of what was due in half the window was added to it, and more than a few requests.
+const BEHIND: f64 = 0.05;
+const FEW: f64 = 10.0;
 /// Samples below which a mean concurrency says nothing.
 const SAMPLES: u64 = 15;
 
@@ -112,7 +115,8 @@ fn limited_by(r: &Report, e: &Evidence, warnings: &[Warning]) -> (LimitedBy, &'s
         let late = is_many(open.late_starts, open.started);
         let missed = warnings.iter().any(|w| matches!(w, Warning::PacingMissed { .. }));
         let lost = warnings.iter().any(|w| matches!(w, Warning::LostSamples { .. }));
-        return match (late || missed, generator_full) {
+        let behind = e.backlog_growth > FEW.max(open.scheduled as f64 / 2.0 * BEHIND);
+        return match (late || missed || behind, generator_full) {
             (false, _) if lost => (
                 LimitedBy::Neither,
                 "the requested rate was sent, but not every request was answered in time; look at the server",
@@ -121,6 +125,12 @@ fn limited_by(r: &Report, e: &Evidence, warnings: &[Warning]) -> (LimitedBy, &'s
             (true, true) => (
                 LimitedBy::Generator,
                 "it could not keep the rate with the processor it had; give it more --threads and dedicated processors",
+            ),
+            // A generator that wakes up late does not make answers wait.
+            (true, false) if behind && !missed => (
+                LimitedBy::Server,
+                "the requested rate was sent, but more and more requests waited for their answers; lower --rate, or \
+                 measure longer (-d) to be sure",
             ),
             (true, false)
                 if is_many(open.late_wake_ups, open.started) && open.late_wake_ups * 2 > open.late_starts =>
@@ -239,6 +249,7 @@ mod tests {
             server: server.map(|ran| Share { ran, waited: 0.0 }),
             mean_in_flight: 10.0,
             samples: 100,
+            backlog_growth: 0.0,
             events_per_wake_up: 5.0,
             is_remote: false,
         }
@@ -297,6 +308,22 @@ mod tests {
         ] {
             assert_eq!(assess(&report, seen(generator, None)).limited_by, expected, "{report:?}");
         }
+    }
+
+    #[test]
+    fn a_rate_that_was_sent_while_the_backlog_grew_is_the_servers_limit() {
+        let with_late = |late, backlog_growth, generator| {
+            let evidence = Evidence { backlog_growth, ..seen(generator, None) };
+            assess(&open_loop(late, late, 0), evidence)
+        };
+        let with = |backlog_growth, generator| with_late(10, backlog_growth, generator);
+        let steady = with(100.0, (0.5, 0.0));
+        assert!(steady.limited_by == LimitedBy::Neither && steady.because.contains("raise --rate"));
+        let grown = with(200.0, (0.5, 0.0));
+        assert!(grown.limited_by == LimitedBy::Server && !grown.because.contains("raise"), "{grown}");
+        assert_eq!(with(200.0, (0.95, 0.0)).limited_by, LimitedBy::Generator);
+        assert_eq!(with_late(500, 100.0, (0.5, 0.0)).limited_by, LimitedBy::Generator);
+        assert_eq!(with_late(500, 200.0, (0.5, 0.0)).limited_by, LimitedBy::Server, "whatever woke up late");
     }
 
     #[test]

@@ -97,6 +97,7 @@ fn add_open(sum: &mut OpenLoop, o: &OpenLoop) {
     sum.started += o.started;
     sum.not_started += o.not_started;
     sum.started_per_s += o.started_per_s;
+    sum.answered_late += o.answered_late;
     sum.late_starts += o.late_starts;
     sum.late_wake_ups += o.late_wake_ups;
     sum.worst_late_us = sum.worst_late_us.max(o.worst_late_us);

@@ -39,6 +39,43 @@ pub(crate) struct Recorder {
     begun: Instant,
     /// Samples of the requests in flight: their sum, and their number.
     looks: (u64, u64),
+    backlog: Backlog,
+}
+
+/// Requests in flight in the course of an open loop: samples at even distances, which grow with the window.
+struct Backlog {
+    samples: Vec<u64>,
+    every: Duration,
+    next: Instant,
+}
+
+impl Backlog {
+    /// So many samples are kept.
+    const MOST: usize = 1024;
+
+    fn new(begun: Instant) -> Self {
+        Self { samples: Vec::new(), every: Duration::from_millis(10), next: begun }
+    }
+
+    fn look(&mut self, now: Instant, in_flight: u64) {
+        if now < self.next {
+            return;
+        }
+        self.samples.push(in_flight);
+        if self.samples.len() == Self::MOST {
+            self.samples = self.samples.iter().copied().step_by(2).collect();
+            self.every *= 2;
+        }
+        self.next = now + self.every;
+    }
+
+    /// By how much the mean of the last quarter of the window exceeds that of the second one. In the first quarter it
+    /// grows until the first answers come, however fast the server is.
+    fn growth(&self) -> f64 {
+        let quarter = self.samples.len() / 4;
+        let mean = |samples: &[u64]| samples.iter().sum::<u64>() as f64 / quarter.max(1) as f64;
+        mean(&self.samples[self.samples.len() - quarter..]) - mean(&self.samples[quarter..2 * quarter])
+    }
 }
 
 impl Recorder {
@@ -57,12 +94,23 @@ impl Recorder {
             since: begun,
             begun,
             looks: (0, 0),
+            backlog: Backlog::new(begun),
         }
     }
 
     /// Adds a sample of the requests in flight.
     pub(crate) fn look(&mut self, in_flight: u64) {
         self.looks = (self.looks.0 + in_flight, self.looks.1 + 1);
+    }
+
+    /// Adds a sample of the requests in flight while a schedule goes on.
+    pub(crate) fn look_at_backlog(&mut self, now: Instant, in_flight: u64) {
+        self.backlog.look(now, in_flight);
+    }
+
+    /// How many more requests were in flight at the end of the schedule than in the middle.
+    pub(crate) fn backlog_growth(&self) -> f64 {
+        self.backlog.growth()
     }
 
     /// The mean of the requests in flight, and the number of samples.
@@ -178,13 +226,14 @@ impl Recorder {
             report.add_answers(&thread_stats.answers_by_status);
             report.first_error = report.first_error.take().or_else(|| thread_stats.first_error.clone());
             open.started += thread_stats.started;
+            open.answered_late += thread_stats.answered_late;
             open.late_starts += thread_stats.late_starts;
             open.late_wake_ups += thread_stats.late_wake_ups;
             open.worst_late_us = open.worst_late_us.max(thread_stats.worst_late_us);
         }
         report.latency_us = Latency::of(&self.latency_us);
         if report.elapsed_s > 0.0 {
-            report.requests_per_s = report.requests as f64 / report.elapsed_s;
+            report.requests_per_s = (report.requests - open.answered_late) as f64 / report.elapsed_s;
             report.sent_bytes_per_s = report.bytes_sent as f64 / report.elapsed_s;
             report.received_bytes_per_s = report.bytes_received as f64 / report.elapsed_s;
             open.started_per_s = open.started as f64 / report.elapsed_s;
@@ -196,5 +245,32 @@ impl Recorder {
             open.delay_us = Latency::of(&self.delay_us);
             report.open_loop = Some(open);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The growth of a window of so many samples, with so many requests in flight in each.
+    fn growth(samples: u64, in_flight: impl Fn(u64) -> u64) -> f64 {
+        let begun = Instant::now();
+        let mut backlog = Backlog::new(begun);
+        for at in 0..samples {
+            backlog.look(begun + Duration::from_millis(10 * at), in_flight(at));
+        }
+        assert!(backlog.samples.len() < Backlog::MOST);
+        backlog.growth()
+    }
+
+    #[test]
+    fn a_backlog_that_grows_is_told_from_a_steady_one() {
+        for samples in [20, 100, 5_000, 100_000] {
+            let steady = growth(samples, |at| at.min(samples / 4));
+            assert!(steady < 1.0, "of a server that answers after a while: {steady}");
+            let part = growth(samples, |at| at) / samples as f64;
+            assert!((part - 0.5).abs() < 0.02, "half of what the whole window adds: {part}");
+        }
+        assert_eq!((growth(0, |_| 9), growth(3, |at| 9 * at)), (0.0, 0.0), "too few to tell");
     }
 }

@@ -133,7 +133,8 @@ pub struct Report {
     pub timed_out: u64,
     /// Paced sends that were late because the previous response was late.
     pub late_sends: u64,
-    /// Correct responses per second.
+    /// Correct responses per second of the window; those that came after it
+    /// ([`answered_late`](OpenLoop::answered_late)) do not count here.
     pub requests_per_s: f64,
     /// Bytes sent in the window.
     pub bytes_sent: u64,
@@ -203,6 +204,9 @@ pub struct OpenLoop {
     pub not_started: u64,
     /// Requests started per second.
     pub started_per_s: f64,
+    /// Correct responses that came after the window. Few if the server keeps up: as many as its latency explains.
+    #[serde(default)]
+    pub answered_late: u64,
     /// Requests started more than 2 ms late, for any reason.
     pub late_starts: u64,
     /// Of those, requests that were late although a connection was free: the generator woke up late.

@@ -252,6 +252,7 @@ impl RunState {
             let now = Instant::now();
             let micros = |since: Instant| (now.saturating_duration_since(since).as_micros() as u64).max(1);
             stats.requests += 1;
+            stats.answered_late += u64::from(self.is_ending());
             stats.latency_us.saturating_record(micros(flight.due));
             if let Some(service_us) = &mut stats.service_us {
                 service_us.saturating_record(micros(flight.left));

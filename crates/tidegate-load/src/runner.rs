@@ -292,7 +292,8 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         let wake_ups = (now.wake_ups - self.before.wake_ups).max(1);
         let events_per_wake_up = (now.events - self.before.events) as f64 / wake_ups as f64;
         let is_remote = self.is_remote;
-        Evidence { generator, server, mean_in_flight, samples, events_per_wake_up, is_remote }
+        let backlog_growth = recorder.backlog_growth();
+        Evidence { generator, server, mean_in_flight, samples, backlog_growth, events_per_wake_up, is_remote }
     }
 
     /// What can be said in the middle of the window.
@@ -484,8 +485,11 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
                     ended as f64 / n as f64
                 }
             };
-            recorder.look(self.run_state.sum(|t| t.in_flight));
-            let now = Instant::now();
+            let (now, in_flight) = (Instant::now(), self.run_state.sum(|t| t.in_flight));
+            recorder.look(in_flight);
+            if self.run_state.pacer.as_ref().is_some_and(|pacer| !pacer.is_spent()) {
+                recorder.look_at_backlog(now, in_flight);
+            }
             if now >= recorder.next()
                 && let Some(second) = recorder.collect(self.run_state, now)
             {

@@ -34,6 +34,8 @@ pub(crate) struct ThreadStats {
     /// The same from when a request began; only in an open loop.
     pub(crate) service_us: Option<Histogram<u64>>,
     pub(crate) requests: u64,
+    /// Of those, answered after the window.
+    pub(crate) answered_late: u64,
     pub(crate) failed: u64,
     pub(crate) wrong: u64,
     pub(crate) failed_by_status: [u64; 5],
@@ -69,6 +71,7 @@ impl ThreadStats {
             service_us: open_loop.then(histogram),
             delay_us: open_loop.then(histogram),
             requests: 0,
+            answered_late: 0,
             failed: 0,
             wrong: 0,
             failed_by_status: [0; 5],

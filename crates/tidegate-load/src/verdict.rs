@@ -17,6 +17,9 @@ pub struct Evidence {
     pub mean_in_flight: f64,
     /// Number of samples.
     pub samples: u64,
+    /// In an open loop, how many more requests were in flight in the last quarter of the window than in its second.
+    #[serde(default)]
+    pub backlog_growth: f64,
     /// Events that one wake-up of a generator thread brought, on average.
     pub events_per_wake_up: f64,
     /// The target is on another machine, whose processes cannot be looked at from here.

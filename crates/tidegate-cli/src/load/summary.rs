@@ -72,6 +72,9 @@ pub fn summary(r: &Report) -> String {
             micros(s.p99_9),
             micros(s.max),
         ));
+        if open.answered_late > 0 {
+            text.push_str(&format!("             {} answers came after the window\n", open.answered_late));
+        }
         if open.not_started > 0 {
             text.push_str(&format!(
                 "             {} requests were due but found no connection free: raise -c, or lower --rate\n",

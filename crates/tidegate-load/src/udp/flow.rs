@@ -127,6 +127,8 @@ pub(super) struct FlowResult {
     /// It ended because nobody is there any more.
     pub(super) is_deserted: bool,
     pub(super) scheduled: u64,
+    /// Answers that came after the end.
+    pub(super) answered_late: u64,
     pub(super) late: u64,
     pub(super) worst_late: Duration,
     pub(super) first_error: Option<String>,
@@ -159,6 +161,7 @@ pub(super) struct DatagramFlow {
     /// Somebody wants the result now.
     interrupted: Arc<AtomicBool>,
     counts: UdpReport,
+    answered_late: u64,
     late: u64,
     worst_late: Duration,
     first_error: Option<String>,
@@ -205,6 +208,7 @@ impl DatagramFlow {
             events,
             interrupted,
             counts: UdpReport::default(),
+            answered_late: 0,
             late: 0,
             worst_late: Duration::ZERO,
             first_error: None,
@@ -252,6 +256,7 @@ impl DatagramFlow {
             length,
             is_deserted,
             scheduled,
+            answered_late: self.answered_late,
             late: self.late,
             worst_late: self.worst_late,
             first_error: self.first_error,
@@ -415,6 +420,9 @@ impl DatagramFlow {
                 counts.received += right;
                 slice.received += right;
                 self.last_answer = Duration::from_nanos(now_ns);
+                if self.end.is_some_and(|end| self.last_answer > end) {
+                    self.answered_late += right;
+                }
                 self.refusals.forget();
             }
             Err(e) => self.failed(&e),

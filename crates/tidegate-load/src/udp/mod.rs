@@ -179,6 +179,7 @@ struct FlowRecorder<'a> {
     /// How long the last flow sent, and received answers to what it sent in time.
     length: Duration,
     late: (u64, Duration),
+    answered_late: u64,
     /// Flows that sent something, and those of them that ended because nobody was there.
     flows: (usize, usize),
     scheduled: u64,
@@ -199,6 +200,7 @@ impl<'a> FlowRecorder<'a> {
             udp: UdpReport::default(),
             length: Duration::ZERO,
             late: (0, Duration::ZERO),
+            answered_late: 0,
             flows: (0, 0),
             scheduled: 0,
             first_error: None,
@@ -278,6 +280,7 @@ impl<'a> FlowRecorder<'a> {
         self.udp.add(&outcome.counts);
         self.length = self.length.max(outcome.length);
         self.late = (self.late.0 + outcome.late, self.late.1.max(outcome.worst_late));
+        self.answered_late += outcome.answered_late;
         let has_sent = outcome.counts.sent + outcome.counts.send_errors > 0;
         self.flows.0 += usize::from(has_sent);
         self.flows.1 += usize::from(outcome.is_deserted);
@@ -306,6 +309,7 @@ impl<'a> FlowRecorder<'a> {
             started: self.udp.sent,
             not_started: self.scheduled.saturating_sub(self.udp.sent),
             started_per_s: self.udp.sent_per_s,
+            answered_late: self.answered_late,
             late_starts: self.late.0,
             late_wake_ups: self.late.0, // nothing else keeps a message back
             worst_late_us: self.late.1.as_micros() as u64,
@@ -327,7 +331,7 @@ impl<'a> FlowRecorder<'a> {
             connected: plan.flows as u64,
             elapsed_s: self.length.as_secs_f64(),
             requests,
-            requests_per_s: requests as f64 / elapsed_s,
+            requests_per_s: requests.saturating_sub(self.answered_late) as f64 / elapsed_s,
             failed: self.udp.corrupt,
             wrong: self.udp.corrupt,
             timed_out: self.udp.lost,

@@ -352,6 +352,27 @@ fn an_open_loop_counts_from_when_a_request_was_due() {
     assert!(open.late_starts >= 19 && open.worst_late_us >= 280_000, "{open:?}");
 }
 
+/// It gives at most 200 answers a second, and a connection is free for each request.
+#[test]
+fn a_server_that_answers_what_was_due_after_the_window_has_not_kept_the_rate() {
+    static TURN: Mutex<()> = Mutex::new(());
+    let addr = bad_server(|mut stream| {
+        while let Ok(1..) = stream.read(&mut [0; 4096]) {
+            let turn = TURN.lock().unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+            drop(turn);
+            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                return;
+            }
+        }
+    });
+    let output = load(&["http", &addr.to_string(), "-c", "300", "--rate", "350", "-d", "1", "--json", "-"]);
+    let report = report(&output);
+    let verdict = report.verdict.unwrap();
+    assert!(report.requests_per_s < 250.0, "{} answers/s", report.requests_per_s);
+    assert!(!verdict.because.contains("raise --rate"), "{verdict}");
+}
+
 #[test]
 fn requests_that_found_no_connection_free_are_missed() {
     let addr = bad_server(|mut stream| while let Ok(1..) = stream.read(&mut [0; 4096]) {});

@@ -22,8 +22,9 @@ impl Lead<'_> {
         all.rate_bytes_per_s_per_block = self.plan.rate_bytes_per_s_per_block;
         all.interrupted |= self.is_stopped();
         let per_s = |n: u64| if all.elapsed_s > 0.0 { n as f64 / all.elapsed_s } else { 0.0 };
+        let late = all.open_loop.as_ref().map_or(0, |open| open.answered_late);
         (all.requests_per_s, all.sent_bytes_per_s, all.received_bytes_per_s) =
-            (per_s(all.requests), per_s(all.bytes_sent), per_s(all.bytes_received));
+            (per_s(all.requests.saturating_sub(late)), per_s(all.bytes_sent), per_s(all.bytes_received));
         if let (Some(open), Some(rate)) = (&mut all.open_loop, self.plan.rate) {
             open.rate_per_s = rate.requests_per_s;
             open.started_per_s = if all.elapsed_s > 0.0 { open.started as f64 / all.elapsed_s } else { 0.0 };
@@ -100,6 +101,7 @@ fn evidence(seen: &[(String, Evidence)]) -> Evidence {
         generator: seen().filter_map(|e| e.generator).max_by(|a, b| a.wanted().total_cmp(&b.wanted())),
         server: None,
         mean_in_flight: seen().map(|e| e.mean_in_flight).sum(),
+        backlog_growth: seen().map(|e| e.backlog_growth).sum(),
         samples: seen().map(|e| e.samples).min().unwrap_or(0),
         events_per_wake_up: seen().map(|e| e.events_per_wake_up).fold(f64::INFINITY, f64::min).min(1e9),
         is_remote: seen().any(|e| e.is_remote),
