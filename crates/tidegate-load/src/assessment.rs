@@ -20,6 +20,9 @@ const SAMPLES: u64 = 15;
 /// Of a generator that nobody could look at.
 const UNKNOWN: &str = "this system does not report thread CPU usage; check the processors yourself";
 
+/// Of a generator whose timers were late.
+const WOKE_LATE: &str = "it woke up late although connections were free; free its processor of other work";
+
 /// Judges a result.
 #[must_use]
 pub fn assess(report: &Report, evidence: Evidence) -> Verdict {
@@ -67,6 +70,9 @@ fn warnings(r: &Report, e: &Evidence) -> Vec<Warning> {
     }
     if lost > 0 {
         found.push(Warning::LostSamples { lost, known: r.requests });
+    }
+    if is_many(r.late_wake_ups, r.requests) {
+        found.push(Warning::LateWakeUps { late: r.late_wake_ups, started: r.requests });
     }
     let computed = r.requests_per_s * mean_us / 1e6;
     // What failed was in flight too, but has no latency.
@@ -135,10 +141,7 @@ fn limited_by(r: &Report, e: &Evidence, warnings: &[Warning]) -> (LimitedBy, &'s
             (true, false)
                 if is_many(open.late_wake_ups, open.started) && open.late_wake_ups * 2 > open.late_starts =>
             {
-                (
-                    LimitedBy::Generator,
-                    "it woke up late although connections were free; free its processor of other work",
-                )
+                (LimitedBy::Generator, WOKE_LATE)
             }
             (true, false) => (
                 LimitedBy::Server,
@@ -157,7 +160,11 @@ fn limited_by(r: &Report, e: &Evidence, warnings: &[Warning]) -> (LimitedBy, &'s
 
 /// Of a pace that the generator had the processor time for.
 fn paced(r: &Report, e: &Evidence) -> (LimitedBy, &'static str) {
-    if is_many(r.late_sends, r.requests) {
+    let late = r.late_sends + r.late_wake_ups;
+    if is_many(late, r.requests) {
+        if r.late_wake_ups * 2 > late {
+            return (LimitedBy::Generator, WOKE_LATE);
+        }
         // A generator that nobody looked at may have been the late one.
         if e.generator.is_none() {
             return (LimitedBy::Neither, UNKNOWN);
@@ -376,6 +383,17 @@ mod tests {
         let paced = Report { rate_bytes_per_s_per_block: Some(64_000), ..closed_loop(0.1) };
         let late = Report { late_sends: 500, ..paced.clone() };
         let lost = Report { timed_out: 3, ..paced.clone() };
+        let slept = Report { late_wake_ups: 500, late_sends: 10, ..paced.clone() };
+        assert!(
+            warnings(&slept, &seen((0.2, 0.0), None))
+                .iter()
+                .any(|w| matches!(w, Warning::LateWakeUps { .. }))
+        );
+        let verdict = assess(&slept, seen((0.2, 0.0), None));
+        assert!(
+            verdict.limited_by == LimitedBy::Generator && verdict.because.contains("woke up late"),
+            "{verdict}"
+        );
         for (report, generator, expected, part) in [
             (&paced, (0.2, 0.0), LimitedBy::Neither, "raise -r"),
             (&late, (0.2, 0.0), LimitedBy::Server, "lower -r"),

@@ -165,10 +165,13 @@ impl EchoClient {
             let Some(flight) = self.run_state.begin(now, &mut self.wake_up, out) else { return };
             let mut thread_stats = self.run_state.thread_stats(self.thread);
             if let Some(schedule) = &mut self.schedule {
-                // Half an interval late, and the answer before it was the reason: it says so, and the schedule moves
-                // on.
+                // Half an interval late: it says whether the answer before it was the reason, or this thread, which
+                // did not wake up in time, and the schedule moves on.
                 if now > schedule.due + schedule.interval / 2 {
-                    thread_stats.late_sends += 1;
+                    match cause {
+                        Cause::Room => thread_stats.late_sends += 1,
+                        Cause::WakeUp => thread_stats.late_wake_ups += 1,
+                    }
                     schedule.due = now;
                 }
                 schedule.due += schedule.interval;
@@ -268,7 +271,53 @@ impl Session for EchoClient {
 
 #[cfg(test)]
 mod tests {
+    use tidegate::Policy;
+    use tidegate::testing::TestConnection;
+
     use super::*;
+    use crate::plan::Plan;
+    use crate::plan::tests::plan;
+
+    /// A connection in the window whose messages of one byte are this far apart; its first message was sent.
+    fn paced(interval: Duration) -> (Arc<RunState>, TestConnection) {
+        let bytes_per_s = (1.0 / interval.as_secs_f64()) as u64;
+        let plan = Plan {
+            amount: crate::plan::Amount::Time(Duration::from_secs(60)),
+            rate_bytes_per_s_per_block: Some(bytes_per_s),
+            ..plan()
+        };
+        let run_state = Arc::new(RunState::new(plan, 1, Arc::default()));
+        run_state.set_stage(Stage::Measuring);
+        let service = EchoLoad::new(run_state.clone(), 1, 1);
+        let conn = TestConnection::open_with(&service, &Peer::dialled(0), Policy::default()).unwrap();
+        assert_eq!(conn.output().len(), 1);
+        (run_state, conn)
+    }
+
+    const INTERVAL: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn a_message_that_waited_for_an_answer_is_late_by_the_server() {
+        let (run_state, mut conn) = paced(INTERVAL);
+        std::thread::sleep(INTERVAL * 2);
+        let answer = conn.take_output();
+        conn.receive(&answer);
+        assert_eq!(conn.output().len(), 1, "the next one");
+        let stats = run_state.thread_stats(0);
+        assert_eq!((stats.late_sends, stats.late_wake_ups), (1, 0));
+    }
+
+    #[test]
+    fn a_message_whose_wake_up_was_late_is_not_blamed_on_the_server() {
+        let (run_state, mut conn) = paced(INTERVAL);
+        let answer = conn.take_output();
+        conn.receive(&answer);
+        std::thread::sleep(INTERVAL * 2);
+        conn.advance(INTERVAL * 2);
+        assert_eq!(conn.output().len(), 1, "the next one");
+        let stats = run_state.thread_stats(0);
+        assert_eq!((stats.late_sends, stats.late_wake_ups), (0, 1));
+    }
 
     #[test]
     fn messages_of_a_connection_differ_from_their_neighbours() {

@@ -144,6 +144,7 @@ fn add_counts(sum: &mut Report, r: &Report) {
         sum.udp.get_or_insert_default().add(udp);
     }
     sum.late_sends += r.late_sends;
+    sum.late_wake_ups += r.late_wake_ups;
     sum.requests_per_s += r.requests_per_s;
     sum.bytes_sent += r.bytes_sent;
     sum.bytes_received += r.bytes_received;

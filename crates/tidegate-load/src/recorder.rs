@@ -215,6 +215,9 @@ impl Recorder {
             report.wrong += thread_stats.wrong;
             report.timed_out += thread_stats.in_flight;
             report.late_sends += thread_stats.late_sends;
+            if run_state.pacer.is_none() {
+                report.late_wake_ups += thread_stats.late_wake_ups;
+            }
             report.bytes_sent += thread_stats.bytes_sent;
             report.bytes_received += thread_stats.bytes_received;
             report.verified_connections += thread_stats.verified_connections;

@@ -133,6 +133,9 @@ pub struct Report {
     pub timed_out: u64,
     /// Paced sends that were late because the previous response was late.
     pub late_sends: u64,
+    /// Paced sends that were late although the previous response was there: the generator woke up late.
+    #[serde(default)]
+    pub late_wake_ups: u64,
     /// Correct responses per second of the window; those that came after it
     /// ([`answered_late`](OpenLoop::answered_late)) do not count here.
     pub requests_per_s: f64,

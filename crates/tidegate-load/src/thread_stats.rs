@@ -45,7 +45,7 @@ pub(crate) struct ThreadStats {
     /// How long after its time each request began; only in an open loop.
     pub(crate) delay_us: Option<Histogram<u64>>,
     /// Requests begun on a schedule, those of them that were late, and those that were late although a connection was
-    /// free.
+    /// free; the last also of paced sends.
     pub(crate) started: u64,
     pub(crate) late_starts: u64,
     pub(crate) late_wake_ups: u64,
@@ -126,6 +126,9 @@ impl ThreadStats {
         self.failed = 0;
         self.wrong = 0;
         self.late_sends = 0;
+        if self.service_us.is_none() {
+            self.late_wake_ups = 0; // an open loop counts those of the window only
+        }
         self.reconnects = 0;
         self.failed_by_status = [0; 5];
         self.answers_by_status.clear();

@@ -51,6 +51,12 @@ pub fn summary(r: &Report) -> String {
             r.late_sends
         ));
     }
+    if r.late_wake_ups > 0 {
+        text.push_str(&format!(
+            "pacing       {} sends were late: the generator woke up late\n",
+            r.late_wake_ups
+        ));
+    }
     if let Some(open) = &r.open_loop {
         let s = &open.service_us;
         text.push_str(&format!(
