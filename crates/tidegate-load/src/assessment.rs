@@ -127,6 +127,9 @@ fn limited_by(r: &Report, e: &Evidence, warnings: &[Warning]) -> (LimitedBy, &'s
                 LimitedBy::Neither,
                 "the requested rate was sent, but not every request was answered in time; look at the server",
             ),
+            (false, _) if r.failed > 0 => {
+                (LimitedBy::Neither, "the requested rate was sent, but requests failed; see the first error")
+            }
             (false, _) => (LimitedBy::Neither, "the requested rate was kept; raise --rate to find the limit"),
             (true, true) => (
                 LimitedBy::Generator,
@@ -179,6 +182,9 @@ fn paced(r: &Report, e: &Evidence) -> (LimitedBy, &'static str) {
             LimitedBy::Neither,
             "the pace was kept, but not every message was answered in time; look at the server",
         );
+    }
+    if r.failed > 0 {
+        return (LimitedBy::Neither, "messages failed, or connections are missing; see the first error");
     }
     (LimitedBy::Neither, "the pace of each connection was kept; raise -r to find the limit")
 }
@@ -341,6 +347,17 @@ mod tests {
         };
         assert!(because(0).contains("raise --rate"), "{}", because(0));
         assert!(!because(3).contains("raise") && because(3).contains("not every request"), "{}", because(3));
+    }
+
+    #[test]
+    fn a_rate_at_which_requests_failed_is_not_to_be_raised() {
+        let paced = Report { rate_bytes_per_s_per_block: Some(64_000), ..closed_loop(0.1) };
+        for report in [open_loop(10, 10, 0), paced] {
+            let because =
+                |failed| assess(&Report { failed, ..report.clone() }, seen((0.5, 0.0), None)).because;
+            assert!(because(0).contains("raise"), "{}", because(0));
+            assert!(!because(9).contains("raise") && because(9).contains("first error"), "{}", because(9));
+        }
     }
 
     #[test]

@@ -241,6 +241,7 @@ impl Session for EchoClient {
                 }
             }
             self.flights.clear();
+            self.quota = self.sent; // it ends here, and has been counted
             return Consumed::all(input).then(Flow::Abort);
         }
         Consumed::all(input).then(self.send(out, Cause::Room))
@@ -259,12 +260,17 @@ impl Session for EchoClient {
         if let Some(pacer) = &self.run_state.pacer {
             pacer.orphan(self.wake_up);
         }
-        let lost = self.flights.len() as u64;
-        if lost > 0 && !self.run_state.is(Stage::Over) {
-            let tag = self.tag;
-            self.run_state
-                .thread_stats(self.thread)
-                .failed(lost, || format!("connection {tag}: closed in mid-answer ({why})"));
+        if self.run_state.is(Stage::Over) {
+            return;
+        }
+        let (tag, lost) = (self.tag, self.flights.len() as u64);
+        let mut thread_stats = self.run_state.thread_stats(self.thread);
+        if lost > 0 {
+            thread_stats.failed(lost, || format!("connection {tag}: closed in mid-answer ({why})"));
+        }
+        if self.sent < self.quota && !self.run_state.is_ending() && !self.run_state.is_spent() {
+            let before = || format!("connection {tag}: closed before its next message ({why})");
+            thread_stats.disconnected(u64::from(lost == 0), before);
         }
     }
 }
@@ -317,6 +323,19 @@ mod tests {
         assert_eq!(conn.output().len(), 1, "the next one");
         let stats = run_state.thread_stats(0);
         assert_eq!((stats.late_sends, stats.late_wake_ups), (0, 1));
+    }
+
+    #[test]
+    fn a_connection_that_the_server_closes_between_two_messages_is_a_failure() {
+        let (run_state, mut conn) = paced(Duration::from_secs(1));
+        let answer = conn.take_output();
+        conn.receive(&answer);
+        conn.half_close();
+        assert!(conn.has_finished_sending());
+        let stats = run_state.thread_stats(0);
+        let why = stats.first_error.clone().unwrap_or_default();
+        assert_eq!((stats.requests, stats.failed, stats.in_flight), (1, 1, 0));
+        assert!(why.contains("closed before its next message"), "{why}");
     }
 
     #[test]

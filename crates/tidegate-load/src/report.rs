@@ -120,7 +120,8 @@ pub struct Report {
     pub elapsed_s: f64,
     /// Correct responses (echo: messages) in the window.
     pub requests: u64,
-    /// Failed requests: refused, disconnected, wrong, or with an unexpected status (expected is 2xx by default).
+    /// Failed requests: refused, disconnected, wrong, or with an unexpected status (expected is 2xx by default). Of
+    /// echo also connections that the server closed between two messages, in the warm-up, too.
     pub failed: u64,
     /// Of those, responses that were wrong, invalid, or to no request.
     pub wrong: u64,

@@ -58,7 +58,9 @@ pub(crate) struct ThreadStats {
     pub(crate) reconnects: u64,
     pub(crate) last_answer: Option<Instant>,
     pub(crate) first_error: Option<String>,
-    /// Why the first attempt to connect failed that did.
+    /// Connections that ended early and are missing from then on.
+    disconnected: u64,
+    /// Why the first attempt to connect failed that did, or the first connection that is missing.
     connect_error: Option<String>,
     /// The head of the last answer and what it said: most answers begin alike.
     pub(crate) last_head: KnownHead,
@@ -89,6 +91,7 @@ impl ThreadStats {
             reconnects: 0,
             last_answer: None,
             first_error: None,
+            disconnected: 0,
             connect_error: None,
             last_head: KnownHead::default(),
         }
@@ -108,6 +111,14 @@ impl ThreadStats {
         self.last_answer = Some(Instant::now());
     }
 
+    /// Notes a connection that was to send more, as so many failures: the rest of the run is without it.
+    pub(crate) fn disconnected(&mut self, failures: u64, why: impl Fn() -> String) {
+        self.disconnected += 1;
+        self.not_connected(why);
+        self.failed += failures;
+        self.last_answer = Some(Instant::now());
+    }
+
     /// Notes bytes that nothing was asked for: they fail the run, though no request.
     pub(crate) fn unasked(&mut self, why: impl FnOnce() -> String) {
         self.wrong += 1;
@@ -123,7 +134,7 @@ impl ThreadStats {
 
     /// Forgets what went wrong while warming up, but not why connections are missing: they are in the window, too.
     pub(crate) fn forget_failures(&mut self) {
-        self.failed = 0;
+        self.failed = self.disconnected;
         self.wrong = 0;
         self.late_sends = 0;
         if self.service_us.is_none() {
