@@ -1,5 +1,6 @@
 //! Runs a load: opens connections in blocks, measures, drains.
 
+use std::io::ErrorKind;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,7 +19,7 @@ use crate::plan::{Amount, BLOCK, LoadError, Plan, Protocol, TlsPlan};
 use crate::procs::Share;
 use crate::recorder::Recorder;
 use crate::report::{Report, RunEvent, RunStatus, TlsReport};
-use crate::run_state::{RunState, Stage};
+use crate::run_state::{RunState, Stage, not_connected};
 use crate::target::is_remote;
 use crate::verdict::Evidence;
 
@@ -129,6 +130,9 @@ struct LoadRun<'a, F> {
     observer: F,
     /// Begins what is due on connections that are not established yet.
     pace: &'a dyn Fn(),
+    /// First attempts, and those of them that hung for the whole timeout.
+    dialled: u64,
+    hung: u64,
     /// When the observer was last notified.
     told: Instant,
     /// The target is on another machine.
@@ -214,6 +218,8 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             tls,
             observer,
             pace,
+            dialled: 0,
+            hung: 0,
             told: Instant::now(),
             is_remote: is_remote(&run_state.plan.target),
             before: Stats::default(),
@@ -385,9 +391,9 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         }
     }
 
-    /// Opens the connections block by block; a block begins when every attempt of the one before has ended. If all of
-    /// the first block failed, or nobody is there for a while, the others are not tried. With a connection for each
-    /// request only the first block is waited for.
+    /// Opens the connections block by block; a block begins when every attempt of the one before has ended, or has hung
+    /// for the whole timeout. If all of the first block failed, or nobody is there for a while, the others are not
+    /// tried. With a connection for each request only the first block is waited for.
     fn open_all(&mut self, mut dial: impl FnMut(u64) -> bool) {
         let total = self.run_state.plan.connections as u64;
         if self.run_state.pacer.is_some() && self.run_state.plan.connection_per_request() {
@@ -410,11 +416,12 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
                     std::thread::sleep(due.saturating_duration_since(Instant::now()).min(TELL / 2));
                     self.report_opening();
                 }
-                let may_dial = waits_for_nobody || self.wait_until(|ended| dialled - ended < OPENING);
+                let may_dial = waits_for_nobody || self.wait_until(|ended| dialled.saturating_sub(ended) < OPENING);
                 if !may_dial || !dial(dialled) {
                     return;
                 }
                 dialled += 1;
+                self.dialled = dialled;
             }
             if waits_for_nobody {
                 continue;
@@ -427,12 +434,13 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         }
     }
 
-    /// Waits until so many attempts have ended; `false` if none ends for the whole timeout, or nobody is there.
+    /// Waits until so many attempts have ended; `false` if nobody is there. Where none ends for the whole timeout, those
+    /// that are left count as ended.
     fn wait_until(&mut self, enough: impl Fn(u64) -> bool) -> bool {
         let mut seen = (self.run_state.first_attempts_ended.load(Relaxed), Instant::now());
         loop {
             let ended = self.run_state.first_attempts_ended.load(Relaxed);
-            if enough(ended) {
+            if enough(ended + self.hung) {
                 return !self.run_state.is_interrupted();
             }
             self.report_opening();
@@ -442,7 +450,12 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             if ended != seen.0 {
                 seen = (ended, Instant::now());
             } else if seen.1.elapsed() > self.run_state.plan.timeout {
-                return false;
+                self.hung = self.dialled.saturating_sub(ended);
+                let error = || not_connected(&self.run_state.plan.target, &ErrorKind::TimedOut.into());
+                self.run_state.thread_stats(0).not_connected(error);
+                if self.client.stats().accepted == 0 {
+                    return false;
+                }
             }
             std::thread::sleep(LOOK);
         }
@@ -528,6 +541,11 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         let plan = &self.run_state.plan;
         let stats = self.client.stats();
         // To the client such a connection stood.
+        // With a connection for each request it is its request that was not answered in time.
+        let hang = match self.hung > 0 && !plan.connection_per_request() {
+            true => self.dialled.saturating_sub(self.run_state.first_attempts_ended.load(Relaxed)),
+            false => 0,
+        };
         let no_tls = self.tls.as_ref().map_or(0, |tls| tls.failed());
         Report {
             format: 1,
@@ -539,7 +557,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             warm_up_s: self.warmed_up.unwrap_or(plan.warm_up).as_secs_f64(),
             attempted: stats.attempted,
             connected: stats.accepted - no_tls.min(stats.accepted),
-            connect_failed: stats.dial_failed + no_tls,
+            connect_failed: stats.dial_failed + no_tls + hang,
             open_at_end: stats.open(),
             elapsed_s: length.as_secs_f64(),
             tls: self

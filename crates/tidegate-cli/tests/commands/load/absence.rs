@@ -171,6 +171,28 @@ fn a_target_that_is_silent_is_named_long_before_the_timeout() {
     }
 }
 
+/// The first four connections have answers; so many more as the backlog has room for are made, and no others.
+#[test]
+fn connects_that_hang_are_failures_and_the_others_are_tried() {
+    let (socket, addr, fillers) = full_backlog();
+    let listener = TcpListener::from(socket.try_clone().unwrap());
+    let made = fillers.len();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().take(made + 4).map_while(Result::ok).skip(made) {
+            std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+        }
+    });
+    drop(fillers);
+    let args =
+        ["load", "echo", &addr.to_string(), "-c", "140", "-d", "0.1", "--timeout", "0.3", "--json", "-"];
+    let output = Command::new(TIDEGATE).args(args).output().unwrap();
+    let report = report(&output);
+    assert_eq!((report.attempted, report.connected + report.connect_failed), (140, 140), "{report:?}");
+    assert!(report.connect_failed >= 140 - 4 - made as u64 && report.connect_failed < 140, "{report:?}");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(shown(&output).1.contains(&format!("cannot connect to {addr}: timed out")), "{output:?}");
+}
+
 #[test]
 fn a_target_that_answers_is_not_called_silent() {
     let server = Server::start("http", "epoll");
