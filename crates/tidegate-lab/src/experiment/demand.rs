@@ -15,7 +15,7 @@ use crate::run::Facts;
 use crate::{Bench, LabError};
 
 /// The least part of the rate that a server has to answer for its figure to be one of that rate.
-const LEAST_PART: f64 = 0.97;
+pub(crate) const LEAST_PART: f64 = 0.97;
 
 /// The settings.
 #[derive(Clone, Debug, PartialEq)]

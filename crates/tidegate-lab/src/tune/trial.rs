@@ -8,6 +8,7 @@ use tidegate_load::verdict::LimitedBy;
 
 use super::search::{FailedSide, Laboratory, Trial, TrialFailure, TuneCandidate};
 use super::{Goal, Setting, Settings};
+use crate::experiment::demand::LEAST_PART;
 use crate::experiment::generator::Generator;
 use crate::experiment::round::{self, Length, Round};
 use crate::experiment::share::CpuShare;
@@ -173,16 +174,30 @@ impl TuneLoad<'_> {
                 if server.process.ended().is_some() { FailedSide::Server } else { FailedSide::Unknown };
             TrialFailure { side, why: e.to_string() }
         })?;
-        if round.failed > 0 {
-            let side = match round.verdict.limited_by {
-                LimitedBy::Server => FailedSide::Server,
-                LimitedBy::Generator => FailedSide::Load,
-                LimitedBy::Neither => FailedSide::Unknown,
-            };
-            let why = format!("{} requests failed or were not answered in time", round.failed);
-            return Err(TrialFailure { side, why });
+        checked(round, self.rate)
+    }
+}
+
+/// A round with failures has no figure, and one in which the server did not keep the rate has none of that rate. Where
+/// the load did not keep it, the round is not counted later.
+fn checked(round: Round, rate: Option<f64>) -> Result<Round, TrialFailure> {
+    let limited_by = round.verdict.limited_by;
+    if round.failed > 0 {
+        let side = match limited_by {
+            LimitedBy::Server => FailedSide::Server,
+            LimitedBy::Generator => FailedSide::Load,
+            LimitedBy::Neither => FailedSide::Unknown,
+        };
+        let why = format!("{} requests failed or were not answered in time", round.failed);
+        return Err(TrialFailure { side, why });
+    }
+    let answered_per_s = round.requests_per_s;
+    match rate {
+        Some(rate) if answered_per_s < LEAST_PART * rate && limited_by == LimitedBy::Server => {
+            let why = format!("it answered {answered_per_s:.0} of {rate} requests/s");
+            Err(TrialFailure { side: FailedSide::Server, why })
         }
-        Ok(round)
+        _ => Ok(round),
     }
 }
 
@@ -230,5 +245,41 @@ impl<P: FnMut(&str)> Laboratory for Workbench<'_, P> {
 
     fn is_over(&mut self, part: f64) -> bool {
         self.begun.elapsed() >= self.settings.budget.mul_f64(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_load::{OpenLoop, Report};
+
+    use super::*;
+
+    #[test]
+    fn a_setting_that_does_not_keep_the_rate_has_failed() {
+        let bench = Bench { program: "a".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
+        let of = |requests_per_s: f64, late_wake_ups| {
+            let requests = requests_per_s as u64;
+            let open = OpenLoop {
+                scheduled: 25_000,
+                started: requests,
+                not_started: 25_000 - requests,
+                late_starts: 25_000 - requests,
+                late_wake_ups,
+                ..OpenLoop::default()
+            };
+            let report = Report {
+                requests,
+                requests_per_s,
+                elapsed_s: 1.0,
+                open_loop: Some(open),
+                ..Report::default()
+            };
+            checked(Round::of(&bench, &report, 0.5), Some(25_000.0))
+        };
+        assert!(of(24_990.0, 0).is_ok());
+        let failure = of(10_538.0, 0).unwrap_err();
+        assert_eq!(failure.to_string(), "the server failed: it answered 10538 of 25000 requests/s");
+        let of_load = of(10_538.0, 14_000).unwrap();
+        assert_eq!(of_load.verdict.limited_by, LimitedBy::Generator, "not counted later");
     }
 }
