@@ -33,7 +33,7 @@ pub enum MergeError {
 }
 
 /// Merges results of generators that ran at the same time: counts and rates are summed, latencies come from the merged
-/// histograms without loss. `seconds` stays empty, because percentiles of seconds cannot be merged.
+/// histograms without loss. `seconds` stays empty, because percentiles of seconds cannot be merged. A result that is incomplete makes the whole so.
 ///
 /// # Errors
 /// [`MergeError`] if they do not match.
@@ -154,6 +154,11 @@ fn add_counts(sum: &mut Report, r: &Report) {
     // Each has seen the same server.
     sum.server_cpu_s = [sum.server_cpu_s, r.server_cpu_s].into_iter().flatten().reduce(f64::max);
     sum.cpu_system_s += r.cpu_system_s;
+    if let Some(together) = &r.together {
+        let all = sum.together.get_or_insert_default();
+        all.agents.extend_from_slice(&together.agents);
+        all.troubles.extend_from_slice(&together.troubles);
+    }
     sum.first_error = sum.first_error.take().or_else(|| r.first_error.clone());
 }
 

@@ -416,7 +416,8 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
                     std::thread::sleep(due.saturating_duration_since(Instant::now()).min(TELL / 2));
                     self.report_opening();
                 }
-                let may_dial = waits_for_nobody || self.wait_until(|ended| dialled.saturating_sub(ended) < OPENING);
+                let may_dial =
+                    waits_for_nobody || self.wait_until(|ended| dialled.saturating_sub(ended) < OPENING);
                 if !may_dial || !dial(dialled) {
                     return;
                 }

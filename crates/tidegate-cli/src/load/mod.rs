@@ -135,6 +135,14 @@ fn on_terminal(view: LiveView) -> Option<Painter> {
 }
 
 fn merge(args: &MergeArgs) -> CommandResult {
+    let output = &args.output;
+    let of_a_run =
+        [("--csv", output.csv.is_some()), ("--ndjson", output.ndjson), ("--phases", output.phases)];
+    if let Some((option, _)) = of_a_run.iter().find(|(_, is_given)| *is_given) {
+        let why =
+            anyhow!("{option} is of a load while it runs, and a merged result has no seconds: leave it out");
+        return Err(Failure::Usage(why));
+    }
     if let Some((_, _, path)) = repeated(args.results.iter().map(|path| ((), path.as_path()))) {
         let why = anyhow!("{} is given twice, and would count twice: name each result once", path.display());
         return Err(Failure::Usage(why));

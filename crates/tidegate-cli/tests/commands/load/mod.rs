@@ -503,6 +503,37 @@ fn a_result_goes_wherever_it_is_asked_for_and_merges() {
 }
 
 #[test]
+fn an_incomplete_result_stays_one_when_it_is_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start("http", "epoll");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let together = |name: &str, troubles: &[&str]| {
+        let output = load(&["http", &server.url, "-c", "1", "-n", "1", "--json", "-"]);
+        let troubles = troubles.iter().map(|&trouble| trouble.into()).collect();
+        let together = Some(tidegate_load::Together { troubles, ..Default::default() });
+        let report = Report { together, ..report(&output) };
+        std::fs::write(path(name), serde_json::to_vec(&report).unwrap()).unwrap();
+        path(name)
+    };
+    let results =
+        [together("a", &["agent b was lost"]), together("b", &["agent c was late"]), together("c", &[])];
+    let merge = |args: &[&str]| Command::new(TIDEGATE).args(["load", "merge"]).args(args).output().unwrap();
+    let output = merge(&[&results[0], &results[1], &results[2], "--json", "-"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("agent b was lost") && said.contains("agent c was late"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(report(&output).together.unwrap().troubles, ["agent b was lost", "agent c was late"]);
+    let csv = path("csv");
+    for option in [&["--csv", &csv][..], &["--ndjson"], &["--phases"]] {
+        let output = merge(&[&[results[2].as_str()], option].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{option:?}: {output:?}");
+        assert!(said.contains(option[0]), "{said}");
+    }
+    assert_eq!(merge(&[&results[2], "--quiet"]).status.code(), Some(0));
+}
+
+#[test]
 fn a_file_for_two_results_and_a_result_that_counts_twice_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
