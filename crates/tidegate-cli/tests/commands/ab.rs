@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -66,6 +67,28 @@ fn a_new_program_that_costs_less_ends_with_code_0() {
         "{output:?}"
     );
     assert!(shown.contains("they do not do the same work"), "{output:?}");
+}
+
+/// Its processor time counts, and it ends, although it is a child of the shell.
+#[test]
+fn a_command_line_may_have_variables_and_several_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let large = with_large_page(folder.path());
+    let several = format!("X=1; {large}; true");
+    let variable = format!("X=1 {TIDEGATE} serve http --listen {{listen}}");
+    let output = answered(&[&[&*variable, &several], &FAST[..]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stdout).starts_with("NEW costs "), "{output:?}");
+    let page = folder.path().display().to_string();
+    let of_process = |entry: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(entry.ok()?.path().join("cmdline")).ok()
+    };
+    let runs = || std::fs::read_dir("/proc").unwrap().filter_map(of_process).any(|line| line.contains(&page));
+    let ended = Instant::now();
+    while runs() {
+        assert!(ended.elapsed() < Duration::from_secs(60), "it still runs");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Not each time: in 5% of cases a difference is found by design. What is slow remains undecided when its time is over.

@@ -50,14 +50,15 @@ impl Contender {
             self.text.replace(LISTEN, "127.0.0.1:{port}")
         } else {
             format!(
-                "{} serve http --listen 127.0.0.1:{{port}}",
+                "exec {} serve http --listen 127.0.0.1:{{port}}",
                 quoted(&self.folder.join(&self.text).display().to_string())
             )
         };
         let folder = quoted(&self.folder.display().to_string());
         PeerProgram {
             name: self.text.clone(),
-            start: format!("cd {folder} && exec {command}"),
+            // On its own line: it may have variables, and several commands.
+            start: format!("cd {folder} || exit\n{command}"),
             path: self.path.clone(),
             ..PeerProgram::default()
         }
@@ -91,12 +92,17 @@ mod tests {
     #[test]
     fn a_command_line_is_told_where_to_listen_and_a_binary_serves_a_page() {
         let line = Contender::new("A=1 ./x --at {listen} 'a b'", "/x", "/a b".into()).unwrap().peer();
-        assert_eq!(line.start, "cd '/a b' && exec A=1 ./x --at 127.0.0.1:{port} 'a b'");
+        assert_eq!(line.start, "cd '/a b' || exit\nA=1 ./x --at 127.0.0.1:{port} 'a b'");
         assert_eq!(line.path, "/x");
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("old"), "").unwrap();
         let binary = Contender::new("old", "/", folder.path().into()).unwrap().peer();
-        assert!(binary.start.ends_with("/old serve http --listen 127.0.0.1:{port}"), "{}", binary.start);
+        assert!(
+            binary.start.contains("\nexec ")
+                && binary.start.ends_with("/old serve http --listen 127.0.0.1:{port}"),
+            "{}",
+            binary.start
+        );
     }
 
     #[test]
