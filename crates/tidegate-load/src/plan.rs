@@ -156,6 +156,12 @@ pub enum LoadError {
     Start(#[from] StartError),
 }
 
+/// Whether this can be a rate. Beyond it one is due every nanosecond, which no clock can tell apart; below it one is due
+/// later than anybody waits, and in the end than any clock can say.
+pub(crate) fn can_be_kept(per_s: f64) -> bool {
+    (0.001..=1e9).contains(&per_s)
+}
+
 /// Connections per source address at full connect speed.
 const PER_SOURCE: usize = 5_000;
 
@@ -263,12 +269,10 @@ impl Plan {
     fn check_rate(&self) -> Result<(), LoadError> {
         let wrong = |why: &str| Err(LoadError::Plan(why.into()));
         let Some(rate) = self.rate else { return Ok(()) };
-        // Beyond this a request is due every nanosecond, which no clock can tell apart.
-        let sane = |per_s: f64| (0.001..=1e9).contains(&per_s);
-        if !sane(rate.requests_per_s) {
+        if !can_be_kept(rate.requests_per_s) {
             return wrong("--rate must be from 0.001 to 1000000000 requests per second");
         }
-        if rate.ramp.is_some_and(|(from, _)| from != 0.0 && !sane(from)) {
+        if rate.ramp.is_some_and(|(from, _)| from != 0.0 && !can_be_kept(from)) {
             return wrong("--ramp-rate must begin with 0 or with 0.001 to 1000000000 requests per second");
         }
         if rate.ramp.is_some_and(|(_, time)| time.is_zero()) {

@@ -1,7 +1,7 @@
 //! `serve chat` and `load chat`: the built binary against itself.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -93,6 +93,28 @@ fn members_of_both_kinds_may_be_encrypted() {
     let stranger = run(&mut tidegate(&["load", "chat", &format!("tls://{}", server.addr), "-c", "2"]));
     assert_eq!(stranger.code, Some(1), "{}", stranger.stderr);
     assert!(stranger.stderr.contains("no TLS connection"), "nobody vouches for it: {}", stranger.stderr);
+}
+
+/// A messenger that lets its one member in and passes nothing on.
+fn mute() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut stream = BufReader::new(listener.accept().unwrap().0);
+        line(&mut stream);
+        stream.get_mut().write_all(b"= joined load0 as m0, 1 here, at #1\n").unwrap();
+        while !line(&mut stream).is_empty() {}
+    });
+    addr
+}
+
+#[test]
+fn the_wait_for_a_message_that_is_missing_is_no_part_of_the_run() {
+    let args = ["load", "chat", &mute(), "-c", "1", "--speakers", "1", "-n", "1", "--timeout", "5"];
+    let outcome = run(&mut tidegate(&[&args[..], &["--json", "-"]].concat()));
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!((&report["said"], &report["undelivered"]), (&1.into(), &1.into()), "{}", outcome.stderr);
+    assert!(report["elapsed_s"].as_f64().unwrap() < 4.0, "{report}");
 }
 
 /// A member that speaks lines, in a room.
@@ -220,6 +242,8 @@ fn what_makes_no_sense_is_said_before_anything_starts() {
         (&["load", "chat", "127.0.0.1:1", "--stop-reading", "some"], "write 0.01 or 1%"),
         (&["load", "chat", "127.0.0.1:1", "--size", "10"], "64 to 60000"),
         (&["load", "chat", "127.0.0.1:1", "--rate", "0"], "--rate"),
+        (&["load", "chat", "127.0.0.1:1", "-n", "1", "--rate", "0.00000000000000000001"], "--rate"),
+        (&["load", "udp", "127.0.0.1:1", "-n", "1", "--rate", "0.00000000000000000001"], "--rate"),
         (
             &["load", "chat", "wss://127.0.0.1:1", "--tls-insecure", "--stop-reading", "1%"],
             "does not support TLS",

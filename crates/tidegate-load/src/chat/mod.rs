@@ -20,7 +20,7 @@ use std::time::Duration;
 use tidegate::policy::Wait;
 use tidegate::{Model, Policy, system};
 
-use crate::plan::{Amount, LoadError, Security, Target, TlsPlan};
+use crate::plan::{Amount, LoadError, Security, Target, TlsPlan, can_be_kept};
 pub use report::ChatReport;
 pub use runner::run_chat;
 pub use wire::Speech;
@@ -84,8 +84,8 @@ impl ChatPlan {
         if self.speakers == 0 || self.speakers > self.members - self.deaf() {
             return wrong("--speakers must be at least 1, and at most the members that read");
         }
-        if !(self.rate.is_finite() && self.rate > 0.0) {
-            return wrong("--rate must be a number of messages a second over 0");
+        if !can_be_kept(self.rate) {
+            return wrong("--rate must be from 0.001 to 1000000000 messages per second");
         }
         if !(LEAST_SIZE..=60_000).contains(&self.size) {
             return wrong("--size must be from 64 to 60000 bytes: a message carries numbers and a time");

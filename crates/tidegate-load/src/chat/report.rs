@@ -39,7 +39,7 @@ pub struct ChatReport {
     pub message_bytes: usize,
     /// Target rate in messages per second.
     pub rate_per_s: f64,
-    /// From the first message to the last one heard.
+    /// From when the first message was due to the last one said or heard.
     pub elapsed_s: f64,
     /// Messages said.
     pub said: u64,

@@ -91,9 +91,10 @@ impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
         let before = (cpu(pids.0), cpu(pids.1));
         let start = Instant::now();
         (self.observer)(RunEvent::Measuring);
-        self.shared.begin(Begin { at: start + Duration::from_millis(50) });
-        self.wait_for_the_last();
-        report.elapsed_s = start.elapsed().as_secs_f64();
+        let first = start + Duration::from_millis(50);
+        self.shared.begin(Begin { at: first });
+        let last = self.wait_for_the_last();
+        report.elapsed_s = last.saturating_duration_since(first).as_secs_f64();
         report.generator_cpu_s = difference(before.0, cpu(pids.0));
         report.server_cpu_s = difference(before.1, cpu(pids.1));
     }
@@ -145,8 +146,8 @@ impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
     }
 
     /// Until every message that was said has reached everybody, nobody is left to hear one, or nothing has come for as
-    /// long as the plan waits.
-    fn wait_for_the_last(&mut self) {
+    /// long as the plan waits. Returns when the last one was said or heard.
+    fn wait_for_the_last(&mut self) -> Instant {
         let mut seconds = Seconds::begin(self.plan);
         let mut heard = (0, Instant::now());
         let between = Duration::from_secs_f64(2.0 * self.plan.speakers as f64 / self.plan.rate);
@@ -159,16 +160,16 @@ impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
             if interrupted {
                 timeout = HURRY;
             }
-            let all_said = interrupted || progress.said >= self.plan.messages() as u64;
-            if all_said && progress.heard + progress.spared >= progress.owed {
-                return;
-            }
             if progress.heard + progress.said != heard.0 {
                 heard = (progress.heard + progress.said, Instant::now());
             }
+            let all_said = interrupted || progress.said >= self.plan.messages() as u64;
+            if all_said && progress.heard + progress.spared >= progress.owed {
+                return heard.1;
+            }
             let is_left = self.shared.lost() < self.plan.members - self.plan.deaf();
             if heard.1.elapsed() > timeout || self.shared.has_failed() || !is_left {
-                return;
+                return heard.1;
             }
             if let Some(turn) = seconds.turn(self.plan, self.shared, &progress) {
                 (self.observer)(RunEvent::Second {

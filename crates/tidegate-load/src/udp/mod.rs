@@ -21,7 +21,7 @@ use tidegate::{DatagramClient, DatagramPath, DatagramPolicy};
 use crate::assessment::assess;
 use crate::histogram::encode;
 use crate::measurement::Measurement;
-use crate::plan::{Amount, LoadError};
+use crate::plan::{Amount, LoadError, can_be_kept};
 use crate::procs::Share;
 use crate::report::{Latency, OpenLoop, Report, RunEvent, RunStatus, Second, UdpReport};
 use crate::target::is_remote;
@@ -86,8 +86,8 @@ impl UdpPlan {
         if matches!(self.expect, Expect::Echo { window: 0 }) {
             return wrong("--window must be at least 1".into());
         }
-        if self.rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
-            return wrong("--rate must be a number of messages a second over 0".into());
+        if self.rate.is_some_and(|rate| !can_be_kept(rate)) {
+            return wrong("--rate must be from 0.001 to 1000000000 messages per second".into());
         }
         if self.server_pid.is_some_and(|pid| !tidegate_os::process::is_there(pid)) {
             return wrong(
