@@ -132,10 +132,16 @@ fn each_member(server: u32, take: impl Fn(u32) -> io::Result<()>) -> io::Result<
 /// What the names of our groups begin with; the process id of the lab follows.
 const NAME: &str = "tidegate-";
 
-/// Removes the groups of labs that were killed.
-fn remove_left_behind(parent: &Path) {
+/// Removes the groups of labs that were killed: ours, and those for a map of sockets, which the library names
+/// `tidegate-fastpath-PID-NUMBER`.
+pub(crate) fn remove_left_behind(parent: &Path) {
+    let lab = |name: &str| {
+        let name = name.strip_prefix(NAME)?;
+        let of_map = name.strip_prefix("fastpath-").and_then(|name| name.split_once('-'));
+        of_map.map_or(name, |(lab, _)| lab).parse().ok()
+    };
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
-        let lab = entry.file_name().to_str().and_then(|name| name.strip_prefix(NAME)?.parse().ok());
+        let lab = entry.file_name().to_str().and_then(lab);
         if lab.is_some_and(|lab| !is_there(lab)) {
             process::remove(&entry.path()); // its servers may not have ended yet; another lab may be faster
         }
@@ -250,6 +256,23 @@ mod tests {
         assert!((throttle.set(0.5) - 1.0).abs() < f64::EPSILON);
         assert!((throttle.hold(1, 1.0) - 1.0).abs() < f64::EPSILON);
         assert!(throttle.method().contains("not kept apart"));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn groups_of_labs_that_are_gone_are_removed_and_no_others() {
+        let mut lab = std::process::Command::new("true").spawn().unwrap();
+        lab.wait().unwrap();
+        let (gone, here) = (lab.id(), std::process::id());
+        let stays = [format!("tidegate-{here}"), format!("tidegate-fastpath-{here}-0"), "tidegate-x".into()];
+        let leaves = [format!("tidegate-{gone}"), format!("tidegate-fastpath-{gone}-12")];
+        let folder = tempfile::tempdir().unwrap();
+        for name in stays.iter().chain(&leaves) {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        remove_left_behind(folder.path());
+        assert!(stays.iter().all(|name| folder.path().join(name).exists()));
+        assert!(!leaves.iter().any(|name| folder.path().join(name).exists()));
     }
 
     #[cfg(target_os = "linux")]
