@@ -544,7 +544,12 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         // To the client such a connection stood.
         // With a connection for each request it is its request that was not answered in time.
         let hang = match self.hung > 0 && !plan.connection_per_request() {
-            true => self.dialled.saturating_sub(self.run_state.first_attempts_ended.load(Relaxed)),
+            true => {
+                let pending =
+                    stats.attempted.saturating_sub(stats.accepted + stats.dial_failed + stats.refused);
+                let first = self.dialled.saturating_sub(self.run_state.first_attempts_ended.load(Relaxed));
+                pending.min(first) // the others connect again, in the middle of the load
+            }
             false => 0,
         };
         let no_tls = self.tls.as_ref().map_or(0, |tls| tls.failed());

