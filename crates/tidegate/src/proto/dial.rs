@@ -10,6 +10,8 @@ use tidegate_os::endpoint::ParseEndpointError;
 
 use super::mail::{Address, MailboxError};
 use super::panics::{Contained, contain};
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+use super::table::Token;
 use crate::proto::erased::ErasedService;
 use crate::proto::session::{Dialled, Mail, Session};
 use crate::stats::Counters;
@@ -112,6 +114,21 @@ impl DialRequest {
     pub(crate) fn take_session(&mut self) -> Option<Box<dyn Session>> {
         let session = self.asker.as_mut()?.session.get_mut();
         session.unwrap_or_else(PoisonError::into_inner).take().map(Contained::into_inner)
+    }
+
+    /// Wraps the session, which the simulation observes. `wrap` gets the token of the session that asked.
+    #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+    pub(crate) fn wrap_session(
+        mut self,
+        wrap: impl FnOnce(Token, &Dial, Box<dyn Session>) -> Box<dyn Session>,
+    ) -> Self {
+        if let Some(session) = self.take_session()
+            && let Some(asker) = &mut self.asker
+        {
+            let wrapped = wrap(asker.address.token, &self.dial, session);
+            asker.session = Mutex::new(Some(wrapped.into()));
+        }
+        self
     }
 
     /// Reports success.

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+#[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+use super::dial::DialRequest;
 use super::session::{Service, Session};
 use crate::policy::{Policy, PolicyError};
 use crate::types::{Dial, Peer, Refusal, ServiceOptions};
@@ -19,6 +21,11 @@ pub(crate) trait ErasedService: Send + Sync + 'static {
     fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError>;
     /// See [`Service::dial_failed`].
     fn dial_failed(&self, dial: &Dial, error: &io::Error);
+    /// A loop takes a dial: the simulation observes the session that came with it.
+    #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+    fn observe_dial(&self, request: DialRequest) -> DialRequest {
+        request
+    }
 }
 
 /// Erases the type of the sessions. The service is asked for its options here, on the caller's thread, and not again:

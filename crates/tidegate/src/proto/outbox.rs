@@ -342,7 +342,7 @@ impl Outbox<'_> {
     }
 
     /// Where the mail of this session goes.
-    pub(super) fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> Address {
         Address { mail_sink: self.context.mail_sink.clone(), token: self.context.token }
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tidegate_os::waker::Waker;
 
-use crate::engine::simulated::given::{Exchange, play};
+use crate::engine::simulated::given::{Exchange, Given, Upstreams, play};
 use crate::policy::Policy;
-use crate::service::Service;
+use crate::service::{Dial, DialError, Service};
 use crate::stats::Stats;
 
 /// Runs a service on the real readiness and completion loops over a simulated kernel, in virtual time.
@@ -51,14 +51,56 @@ use crate::stats::Stats;
 /// A failing seed is printed, and the environment variable `TIDEGATE_SEED` replays it alone with a trace of all events.
 /// That requires a deterministic service: it takes the time from [`Outbox::now`](crate::Outbox::now), randomness from
 /// its own seed, and has no threads except [offloaded](crate::Outbox::offload) jobs, which the simulation runs.
-/// Sessions that dial cannot be simulated.
+///
+/// # Sessions that dial
+///
+/// [`upstream`](Self::upstream) adds a server that sessions may [dial](crate::Outbox::dial). The seed decides how such
+/// a server sends and reads, how long a dial takes (less than 200 ms), which dials fail, and which connections break
+/// off in the middle ([`upstream_faults`](Self::upstream_faults)). The sessions of dialled connections are checked like
+/// all others.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tidegate::link::{self, Link};
+/// # use tidegate::{Peer, Refusal, Service, ServiceOptions};
+/// # struct Proxy;
+/// # impl Service for Proxy {
+/// #     type Session = Link;
+/// #     fn open(&self, _: &Peer) -> Result<Link, Refusal> {
+/// #         link::dialling("10.0.0.1:80", Duration::from_secs(5), 64 << 10).map_err(|_| Refusal)
+/// #     }
+/// #     fn options(&self) -> ServiceOptions {
+/// #         ServiceOptions::default().speaks_first(true).dials(1)
+/// #     }
+/// # }
+/// use tidegate::testing::Simulation;
+///
+/// let long = vec![b'x'; 30_000];
+/// Simulation::new(|| Proxy)
+///     .upstream("10.0.0.1:80", b"GET /\n", &long)
+///     .upstream("10.0.0.1:80", b"GET /none\n", b"not found\n")
+///     .client(b"GET /\n", &long)
+///     .client(b"GET /none\n", b"not found\n")
+///     .connections(6)
+///     .seeds(0..20)
+///     .run();
+/// ```
+///
+/// A client for which the seed has broken something may receive a prefix of its answer: its own connection, a dial of
+/// its session, or a connection that was dialled by its session or by that of another connection dialled for it. The
+/// same holds for what the upstreams of that client receive. Nothing else is excused: not an upstream that is refused
+/// because there is no place for it ([`ServiceOptions::dials`](crate::ServiceOptions::dials)), and not a dial to an
+/// address without an upstream, which the kernel refuses
+/// ([`ConnectionRefused`](std::io::ErrorKind::ConnectionRefused)). A service that shares dialled connections among
+/// clients is run without faults of upstreams: who depends on them is known to the service alone.
+///
+/// # Requirements
 ///
 /// Needs the feature `testing`, on Linux.
 #[must_use = "nothing runs before `run`"]
 pub struct Simulation<F> {
     make: F,
-    policy: Policy,
-    clients: Vec<Exchange>,
+    given: Given,
     connections: Option<usize>,
     seeds: Range<u64>,
 }
@@ -66,7 +108,7 @@ pub struct Simulation<F> {
 impl<F> std::fmt::Debug for Simulation<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Simulation")
-            .field("policy", &self.policy)
+            .field("policy", &self.given.policy)
             .field("connections", &self.connections)
             .field("seeds", &self.seeds)
             .finish_non_exhaustive()
@@ -75,6 +117,9 @@ impl<F> std::fmt::Debug for Simulation<F> {
 
 /// Seeds run by default.
 const SEEDS: u64 = 200;
+
+/// Faults of upstreams by default: one in eight.
+const FAULTS: u8 = 32;
 
 /// The environment variable that selects one seed.
 const SEED: &str = "TIDEGATE_SEED";
@@ -85,17 +130,68 @@ const CONNECTIONS: usize = 10_000;
 impl<S: Service, F: Fn() -> S> Simulation<F> {
     /// Creates a simulation; the service is created anew for each seed.
     pub fn new(make: F) -> Self {
-        Self { make, policy: Policy::default(), clients: Vec::new(), connections: None, seeds: 0..SEEDS }
+        let upstreams = Upstreams { faults: FAULTS, ..Upstreams::default() };
+        let policy = Policy::default();
+        let given = Given { policy, clients: Vec::new(), upstreams, failure_answers: Vec::new() };
+        Self { make, given, connections: None, seeds: 0..SEEDS }
     }
 
     /// Sets the limits. Default [`Policy::default`].
-    pub fn policy(self, policy: Policy) -> Self {
-        Self { policy, ..self }
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.given.policy = policy;
+        self
     }
 
     /// Adds a client that sends these bytes, finishes sending, and must receive those.
     pub fn client(mut self, sends: impl AsRef<[u8]>, expects: impl AsRef<[u8]>) -> Self {
-        self.clients.push(Exchange { sends: sends.as_ref().into(), expects: expects.as_ref().into() });
+        let client = Exchange { sends: sends.as_ref().into(), expects: expects.as_ref().into() };
+        self.given.clients.push(client);
+        self
+    }
+
+    /// Adds a server that sessions may dial under this address, which is given as to [`dial`](crate::Outbox::dial).
+    ///
+    /// It must receive the bytes `hears`. When it has all of them it sends `says`, finishes sending, and reads to the
+    /// end. If the stream ends before, it finishes without an answer. With several upstreams at one address a
+    /// connection may be for any of them: the one whose `hears` arrives answers.
+    ///
+    /// # Panics
+    /// The address is invalid or that of a Unix socket, or an upstream at the same address hears a part of what this
+    /// one hears, so that it is not clear who has to answer.
+    pub fn upstream(
+        mut self,
+        to: impl TryInto<Dial, Error: Into<DialError>>,
+        hears: impl AsRef<[u8]>,
+        says: impl AsRef<[u8]>,
+    ) -> Self {
+        let to = to.try_into().unwrap_or_else(|e| panic!("invalid address of an upstream: {}", e.into())).to;
+        let Some(at) = to.addr() else { panic!("{to}: an upstream has an IP address and a port") };
+        let hears = hears.as_ref();
+        let upstreams = &mut self.given.upstreams.exchanges;
+        let mut others = upstreams.iter().filter(|(other, _)| *other == at).map(|(_, other)| &*other.expects);
+        assert!(
+            !others.any(|other| other.starts_with(hears) || hears.starts_with(other)),
+            "two upstreams at {at}, of which one hears the beginning of what the other hears"
+        );
+        upstreams.push((at, Exchange { sends: says.as_ref().into(), expects: hears.into() }));
+        self
+    }
+
+    /// Sets how many of 256 dials to upstreams fail, and how many of 256 connections to upstreams break off in the
+    /// middle; 0 is none. Default 32.
+    ///
+    /// A dial fails with [`ConnectionRefused`](std::io::ErrorKind::ConnectionRefused),
+    /// [`TimedOut`](std::io::ErrorKind::TimedOut), [`HostUnreachable`](std::io::ErrorKind::HostUnreachable), or because
+    /// the process has no descriptors.
+    pub fn upstream_faults(mut self, of_256: u8) -> Self {
+        self.given.upstreams.faults = of_256;
+        self
+    }
+
+    /// Adds what a client may receive, behind any part of its answer, if the seed has broken something for it: what the
+    /// service says when an upstream fails. May be called several times. Default: nothing.
+    pub fn failure_answer(mut self, answer: impl AsRef<[u8]>) -> Self {
+        self.given.failure_answers.push(answer.as_ref().into());
         self
     }
 
@@ -113,35 +209,41 @@ impl<S: Service, F: Fn() -> S> Simulation<F> {
     ///
     /// # Panics
     /// An invariant was violated: prints the violation, the seed, and how to replay it. Or there is no client, the
-    /// policy is invalid or contradicts the limits of the service, there are more than 10,000 connections, or the
-    /// service's sessions dial.
-    pub fn run(self) -> Stats {
-        assert!(!self.clients.is_empty(), "no clients: add one with `client(sends, expects)`");
-        let service = (self.make)();
-        assert_eq!(
-            service.options().dials,
-            0,
-            "sessions that dial cannot be simulated: test them with TestConnection"
-        );
-        let checked = self.policy.check().and_then(|()| service.check_limits(&self.policy));
-        checked.unwrap_or_else(|e| panic!("invalid policy: {e}"));
-        drop(service);
-        let count = self.connections.unwrap_or(self.clients.len());
+    /// policy is invalid or contradicts the limits of the service, there are more than 10,000 connections, or there are
+    /// upstreams and the service does not declare that its sessions dial.
+    pub fn run(mut self) -> Stats {
+        let clients = &mut self.given.clients;
+        assert!(!clients.is_empty(), "no clients: add one with `client(sends, expects)`");
+        let count = self.connections.unwrap_or(clients.len());
         assert!(
             count <= CONNECTIONS,
             "{count} connections for each seed, and at most {CONNECTIONS} can be simulated"
         );
-        let exchanges: Vec<_> = self.clients.iter().cycle().take(count).cloned().collect();
+        *clients = clients.iter().cycle().take(count).cloned().collect();
+        self.check_service();
         let waker = Arc::new(Waker::new().expect("a descriptor for the simulation"));
         let one = std::env::var(SEED).ok().map(|text| {
             text.parse::<u64>().unwrap_or_else(|e| panic!("{SEED}={text} is not a seed number: {e}"))
         });
         let seeds = one.map_or(self.seeds, |seed| seed..seed + 1);
         let play = |seed| {
-            play((self.make)(), &self.policy, &exchanges, seed, one.is_some(), &waker).unwrap_or_else(
-                |fault| panic!("seed {seed}: {fault}\nreplay it with a trace: {SEED}={seed} cargo test …"),
-            )
+            play((self.make)(), &self.given, seed, one.is_some(), &waker).unwrap_or_else(|fault| {
+                panic!("seed {seed}: {fault}\nreplay it with a trace: {SEED}={seed} cargo test …")
+            })
         };
         seeds.map(play).sum()
+    }
+
+    /// Checks that the service can run with what is given.
+    fn check_service(&self) {
+        let Given { policy, upstreams, .. } = &self.given;
+        let service = (self.make)();
+        let dials = service.options().dials;
+        assert!(
+            dials > 0 || upstreams.exchanges.is_empty(),
+            "there are upstreams, and the service has not declared that its sessions dial; set ServiceOptions::dials"
+        );
+        let checked = policy.check().and_then(|()| policy.check_dials(dials));
+        checked.and_then(|()| service.check_limits(policy)).unwrap_or_else(|e| panic!("invalid policy: {e}"));
     }
 }

@@ -1,5 +1,8 @@
 //! The harness holds what it promises: back-pressure, ends, time, mail, jobs and dials as engines have them.
 
+#[cfg(all(feature = "testing", target_os = "linux"))]
+mod upstreams;
+
 use std::io;
 use std::time::Duration;
 

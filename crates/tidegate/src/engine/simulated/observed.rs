@@ -1,11 +1,15 @@
 //! Around a service, whosever it is: notes what its sessions are shown and say, and holds the loop against it.
 
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::script::Acts;
 use super::socket::id_of;
 use super::world::{World, with};
+use crate::policy::{Policy, PolicyError};
+use crate::proto::dial::DialRequest;
+use crate::proto::erased::ErasedService;
 use crate::service::{
     CloseReason, Consumed, Dial, Flow, Mail, Outbox, Peer, Refusal, Service, ServiceOptions, Session,
 };
@@ -14,45 +18,60 @@ use crate::service::{
 pub(super) const TICK: Duration = Duration::from_millis(1);
 
 /// A service, and what its sessions are held against.
-pub(super) struct Observed<S>(pub(super) S);
+struct Observed<S> {
+    service: S,
+    options: ServiceOptions,
+}
 
-impl<S: Service> Service for Observed<S> {
-    type Session = ObservedSession<S::Session>;
+/// Puts observers around the sessions of a service, and around those that they give with a dial.
+pub(super) fn observe(service: impl Service) -> Arc<dyn ErasedService> {
+    Arc::new(Observed { options: service.options(), service })
+}
 
-    fn open(&self, peer: &Peer) -> Result<Self::Session, Refusal> {
+impl<S: Service> ErasedService for Observed<S> {
+    fn open_erased(&self, peer: &Peer) -> Result<Box<dyn Session>, Refusal> {
         let id = id_of(peer.addr.ok_or(Refusal)?);
-        let addr = peer.addr.filter(|_| self.0.options().peer_addr);
-        let session = self.0.open(&peer.clone().with_addr(addr))?;
+        let addr = peer.addr.filter(|_| self.options.peer_addr);
+        let session = Box::new(self.service.open(&peer.clone().with_addr(addr))?);
         with(|world| world.expected.sessions += 1);
-        Ok(ObservedSession { id, session })
+        Ok(Box::new(ObservedSession { id, session }))
     }
 
     /// The address says which connection it is.
     fn options(&self) -> ServiceOptions {
-        self.0.options().peer_addr(true)
+        self.options.peer_addr(true)
+    }
+
+    fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError> {
+        self.service.check_limits(policy)
     }
 
     fn dial_failed(&self, dial: &Dial, error: &io::Error) {
         with(|world| world.expected.dial_failures += 1);
-        self.0.dial_failed(dial, error);
+        self.service.dial_failed(dial, error);
+    }
+
+    fn observe_dial(&self, request: DialRequest) -> DialRequest {
+        request.wrap_session(|asker, dial, session| {
+            let id = with(|world| world.take_dial(asker, dial));
+            Box::new(ObservedSession { id, session })
+        })
     }
 }
 
 /// A session, and the number of its connection.
-pub(super) struct ObservedSession<S> {
+struct ObservedSession {
     id: usize,
-    session: S,
+    session: Box<dyn Session>,
 }
 
-impl<S: Session> Session for ObservedSession<S> {
+impl Session for ObservedSession {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         with(|world| {
             let now = world.now;
-            world.expected.live += 1;
-            if world.expected.live > world.policy.max_connections as u64 && !world.switched {
-                world.fail(|| "more than max_connections are open".into());
-            }
+            world.count_open(self.id);
             let log = &mut world.sockets[self.id].log;
+            log.token = Some(out.address().token);
             (log.moved, log.took) = (now, now);
             if log.opened.replace(now).is_some() {
                 world.fail(|| format!("session {} is opened twice", self.id));
@@ -137,7 +156,7 @@ impl<S: Session> Session for ObservedSession<S> {
         with(|world| {
             world.note(|| format!("  {} on_close {why}", self.id));
             world.moved = true;
-            world.expected.live -= 1;
+            *world.live_of(self.id) -= 1;
             let log = &mut world.sockets[self.id].log;
             let (opened, before) = (log.opened, log.closed.replace(why));
             if opened.is_none() || before.is_some() {
@@ -149,7 +168,7 @@ impl<S: Session> Session for ObservedSession<S> {
     }
 }
 
-impl<S> Drop for ObservedSession<S> {
+impl Drop for ObservedSession {
     fn drop(&mut self) {
         with(|world| {
             let log = &mut world.sockets[self.id].log;
@@ -161,13 +180,13 @@ impl<S> Drop for ObservedSession<S> {
     }
 }
 
-impl<S> ObservedSession<S> {
+impl ObservedSession {
     /// What holds before and after each call.
     fn call(
         &mut self,
         name: &str,
         out: &mut Outbox<'_>,
-        f: impl FnOnce(&mut S, &mut Outbox<'_>) -> Flow,
+        f: impl FnOnce(&mut dyn Session, &mut Outbox<'_>) -> Flow,
     ) -> Flow {
         let id = self.id;
         let (queued, now) = (out.queued() as u64, out.now());
@@ -189,7 +208,7 @@ impl<S> ObservedSession<S> {
             }
             expected == 0
         });
-        let flow = f(&mut self.session, out);
+        let flow = f(&mut *self.session, out);
         with(|world| {
             let now = world.now;
             world.note(|| format!("  {id} {name}: {flow:?}, {} queued", out.queued()));

@@ -19,7 +19,9 @@ impl World {
 
     /// The peer's end is established: it begins its part.
     pub(super) fn begins(&mut self, id: usize) {
-        self.goes_on_saying(id, Duration::ZERO);
+        if self.may_say(id) {
+            self.goes_on_saying(id, Duration::ZERO);
+        }
         if let Some(after) = self.sockets[id].part.breaks_off {
             self.config(after, Happening::BreaksOff(id));
         }
@@ -68,6 +70,9 @@ impl World {
             Afterwards::Finishes => {
                 socket.peer_ended = true;
                 socket.edge.readable = true;
+                if socket.asker.is_some() && socket.finished && socket.heard == socket.taken {
+                    self.config(Duration::from_micros(500), Happening::Leaves(id));
+                }
             }
             Afterwards::Leaves => self.leaves(id),
             Afterwards::Stays => {}
@@ -101,12 +106,21 @@ impl World {
             socket.no_space = false;
             socket.edge.writable = true;
         }
+        let asked = socket.given.as_ref().is_some_and(|given| given.which.is_none());
+        if asked && self.may_say(id) {
+            self.goes_on_saying(id, Duration::ZERO);
+        }
+        let socket = &self.sockets[id];
         if socket.heard < socket.taken {
             return self.goes_on_hearing(id);
         }
         #[cfg(test)]
         self.note_heard();
-        if self.sockets[id].finished {
+        let socket = &self.sockets[id];
+        if socket.finished && socket.asker.is_some() && !socket.peer_ended {
+            // It answers first; if it was asked nothing, it just ends.
+            self.goes_on_saying(id, Duration::ZERO);
+        } else if socket.finished {
             // Everything was heard, and the end: it has nothing more to wait for.
             self.config(Duration::from_micros(500), Happening::Leaves(id));
         }

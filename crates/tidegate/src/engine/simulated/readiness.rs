@@ -14,7 +14,7 @@ use tidegate_os::socket::More;
 use tidegate_os::waker::Waker;
 
 use super::shelf::read;
-use super::socket::{Edge, LOCAL, address, id_of};
+use super::socket::{Edge, LOCAL, address};
 use super::world::{Happening, World, with};
 use crate::engine::readiness::{PollEvent, Poller, Source};
 use crate::engine::worker::transport::{Incoming, Settled, Transport};
@@ -91,16 +91,7 @@ impl Transport for Sock {
 
     fn dial(to: &Endpoint, _from: Option<SocketAddr>, _transports: &Arc<Transports>) -> io::Result<Self> {
         with(|world| {
-            let Some(id) = to.addr().map(id_of) else {
-                unreachable!("every peer of a simulation has an address")
-            };
-            if world.chance(world.moods.exhausted) {
-                world.expected.no_descriptors += 1;
-                return Err(Errno::MFILE.into());
-            }
-            world.established(id);
-            // Ready when the attempt has ended.
-            world.sockets[id].flying.dial = true;
+            let id = world.dial(to)?; // ready when the attempt has ended
             let after = super::script::time(&mut world.rng, 100);
             world.config(after, Happening::Connects(id));
             Ok(Self(id))
@@ -118,7 +109,7 @@ impl Transport for Sock {
                 world.fail(|| "the end of a dial is looked for before it has come".into());
                 return Ok(Settled::Established);
             }
-            if socket.part.unreachable { Err(Errno::CONNREFUSED.into()) } else { Ok(Settled::Established) }
+            socket.refusal.map_or(Ok(Settled::Established), |errno| Err(errno.into()))
         })
     }
 
@@ -246,7 +237,7 @@ impl World {
         let socket = &mut self.sockets[id];
         socket.flying.dial = false;
         socket.edge.writable = true;
-        if socket.part.unreachable {
+        if socket.refusal.is_some() {
             socket.edge.readable = true;
         } else {
             self.begins(id);
@@ -308,7 +299,8 @@ impl Poller for SimPoller {
 
     fn watch(&mut self, token: Token, id: usize, wanted: Readiness) -> io::Result<()> {
         with(|world| {
-            if world.chance(world.moods.unwatched) {
+            // Of a dial that a session has asked for, it is the upstream's part to fail.
+            if world.chance(world.moods.unwatched) && world.sockets[id].asker.is_none() {
                 world.expected.no_buffers += 1;
                 world.sockets[id].log.unwatched = true;
                 return Err(Errno::NOMEM.into());

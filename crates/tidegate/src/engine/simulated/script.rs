@@ -260,30 +260,33 @@ impl Script {
             ..policy.clone()
         };
         let policy = if tight.check().is_ok() { tight } else { policy.clone() };
-        let parts = bytes.iter().map(|&(says, hears)| given_part(rng, says, hears)).collect();
+        let parts = bytes.iter().map(|&(says, hears)| ConnectionScript::given(rng, says, hears)).collect();
         let drain_at = Duration::from_secs(3600); // or when all connections are closed
         Self { moods, policy, dials: false, parts, switch: None, drain_at }
     }
 }
 
-fn given_part(rng: &mut Rng, says: u64, hears: u64) -> ConnectionScript {
-    let mut step = |bytes: u64| size(rng, 64 * 1024).max(bytes / GIVEN_PIECES).max(1);
-    let (inbound, outbound, chunk, heard) = (step(says), step(hears), step(says), step(hears));
-    let mut pause = |bytes: u64, step: u64| size(rng, 64).min(GIVEN_PAUSES_MS / (2 * bytes / step + 1));
-    let (pause_ms, hear_ms) = (pause(says, chunk.min(inbound)), pause(hears, heard.min(outbound)));
-    let slow = rng.u8(..4) == 0;
-    ConnectionScript {
-        comes_at: time(rng, 300),
-        inbound,
-        outbound,
-        says,
-        chunk,
-        pause_ms: if rng.bool() { 0 } else { pause_ms },
-        then: Afterwards::Finishes,
-        hears: if slow { Hearing::Slow { bytes: heard, pause_ms: hear_ms } } else { Hearing::Eager },
-        breaks_off: if rng.u8(..8) == 0 { Some(time(rng, 400)) } else { None },
-        unreachable: false,
-        acts: Acts::Foreign,
+impl ConnectionScript {
+    /// A peer of somebody's own service, which sends so many bytes and hears at most so many.
+    pub(super) fn given(rng: &mut Rng, says: u64, hears: u64) -> Self {
+        let mut step = |bytes: u64| size(rng, 64 * 1024).max(bytes / GIVEN_PIECES).max(1);
+        let (inbound, outbound, chunk, heard) = (step(says), step(hears), step(says), step(hears));
+        let mut pause = |bytes: u64, step: u64| size(rng, 64).min(GIVEN_PAUSES_MS / (2 * bytes / step + 1));
+        let (pause_ms, hear_ms) = (pause(says, chunk.min(inbound)), pause(hears, heard.min(outbound)));
+        let slow = rng.u8(..4) == 0;
+        Self {
+            comes_at: time(rng, 300),
+            inbound,
+            outbound,
+            says,
+            chunk,
+            pause_ms: if rng.bool() { 0 } else { pause_ms },
+            then: Afterwards::Finishes,
+            hears: if slow { Hearing::Slow { bytes: heard, pause_ms: hear_ms } } else { Hearing::Eager },
+            breaks_off: if rng.u8(..8) == 0 { Some(time(rng, 400)) } else { None },
+            unreachable: false,
+            acts: Acts::Foreign,
+        }
     }
 }
 

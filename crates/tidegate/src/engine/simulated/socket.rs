@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::observed::TICK;
 use super::script::{Acts, ConnectionScript};
 use super::world::{Happening, World};
 use crate::proto::{Direction, InOrder, Sequence, Token};
@@ -136,21 +137,52 @@ pub(super) struct SimulatedSocket {
     pub(super) log: SessionLog,
     /// What somebody's own test has the peer say.
     pub(super) given: Option<GivenBytes>,
+    /// The connection whose session has dialled this one.
+    pub(super) asker: Option<usize>,
+    /// Why the dial fails, if it does.
+    pub(super) refusal: Option<Errno>,
 }
 
 /// Bytes that do not follow from their positions.
 #[derive(Debug)]
 pub(super) struct GivenBytes {
-    pub(super) says: Arc<[u8]>,
+    /// What the peer may be sent, and says: more than one for a peer that was dialled, and none for an address at which
+    /// nobody is.
+    pub(super) exchanges: Vec<Exchange>,
+    /// Which one it is. A peer that was dialled knows that when it has heard all of it.
+    pub(super) which: Option<usize>,
     /// What the kernel took for the peer.
     pub(super) taken: Vec<u8>,
     /// The peer hears no more than this: the rest was lost in a reset.
     pub(super) cut: Option<usize>,
 }
 
+/// What somebody's own test has a peer say, and what it must be sent if nothing breaks the connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    pub(crate) sends: Arc<[u8]>,
+    pub(crate) expects: Arc<[u8]>,
+}
+
+impl GivenBytes {
+    pub(super) fn new(exchanges: Vec<Exchange>, which: Option<usize>) -> Self {
+        Self { exchanges, which, taken: Vec::new(), cut: None }
+    }
+
+    pub(super) fn says(&self) -> &[u8] {
+        self.which.map_or(&[], |which| &self.exchanges[which].sends)
+    }
+
+    /// What the peer has received.
+    pub(super) fn received(&self) -> &[u8] {
+        &self.taken[..self.cut.unwrap_or(self.taken.len()).min(self.taken.len())]
+    }
+}
+
 /// What the session has seen and done, against which the loop is held.
 #[derive(Debug)]
 pub(super) struct SessionLog {
+    pub(super) token: Option<Token>,
     pub(super) opened: Option<Instant>,
     pub(super) closed: Option<CloseReason>,
     pub(super) dropped: bool,
@@ -215,6 +247,7 @@ impl SimulatedSocket {
             leaving: false,
             resets: false,
             log: SessionLog {
+                token: None,
                 opened: None,
                 closed: None,
                 dropped: false,
@@ -234,6 +267,8 @@ impl SimulatedSocket {
                 unwatched: false,
             },
             given: None,
+            asker: None,
+            refusal: part.unreachable.then_some(Errno::CONNREFUSED),
         }
     }
 
@@ -259,7 +294,7 @@ impl SimulatedSocket {
     /// The bytes from the peer that come next.
     pub(super) fn copy_arrived(&self, into: &mut [u8]) {
         if let Some(given) = &self.given {
-            return into.copy_from_slice(&given.says[self.received as usize..][..into.len()]);
+            return into.copy_from_slice(&given.says()[self.received as usize..][..into.len()]);
         }
         for (at, to) in (self.received..).zip(into) {
             *to = byte(self.streams.0, at);
@@ -269,7 +304,7 @@ impl SimulatedSocket {
     /// Whether these are the peer's bytes from `at` on.
     pub(super) fn is_said(&self, at: u64, bytes: &[u8]) -> bool {
         if let Some(given) = &self.given {
-            return given.says[at as usize..].starts_with(bytes);
+            return given.says()[at as usize..].starts_with(bytes);
         }
         bytes.iter().zip(at..).all(|(&b, at)| b == byte(self.streams.0, at))
     }
@@ -289,6 +324,12 @@ impl SimulatedSocket {
         let errno = self.broken?;
         self.missed = None;
         (!std::mem::replace(&mut self.break_told, true)).then(|| errno.into())
+    }
+
+    /// Nothing more will come of it.
+    pub(super) fn is_over(&self) -> bool {
+        let failed = self.asker.is_some() && self.server == SocketState::Away && self.log.dropped;
+        self.server == SocketState::Closed || failed
     }
 
     /// The peer may see a stream that is cut short.
@@ -479,10 +520,9 @@ impl World {
             socket.finished = true;
             self.goes_on_hearing(id);
         }
-        let all_given =
-            self.sockets.iter().all(|socket| socket.given.is_some() && socket.server == SocketState::Closed);
-        if all_given && self.drained_at.is_none() {
-            self.config(Duration::ZERO, Happening::Drain);
+        if self.is_all_over() {
+            // What sessions have asked for before they ended is looked at before time passes: it may be a dial.
+            self.config(TICK, Happening::Over);
         }
     }
 

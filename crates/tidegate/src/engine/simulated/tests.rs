@@ -9,13 +9,12 @@ use std::time::Instant;
 use fastrand::Rng;
 
 use super::actor::ScriptService;
-use super::observed::Observed;
+use super::observed::observe;
 use super::script::{Acts, Afterwards, ConnectionScript};
 use super::shelf::SimulatedFiles;
 use super::*;
 use crate::policy::Policy;
 use crate::policy::sends::EVENT_QUANTUM;
-use crate::proto::erased::erase;
 use crate::service::{
     CloseReason, Consumed, Flow, Mail, Mailbox, Outbox, Peer, Recipient, Refusal, Service, ServiceOptions,
     Session,
@@ -32,7 +31,7 @@ fn play_seed(seed: u64, trace: bool, waker: &Arc<Waker>) -> Result<Stats, String
     }
     let world = World::new(rng, SimulatedFiles::new(seed), &script, trace);
     let speaks_first = script.dials || seed.is_multiple_of(3);
-    let service = erase(Observed(ScriptService { speaks_first }));
+    let service = observe(ScriptService { speaks_first });
     play(world, service, &script, completes, waker).map(|(stats, _)| stats)
 }
 
@@ -114,7 +113,7 @@ fn answer_beside(others: (usize, ConnectionScript), completes: bool, seed: u64) 
     };
     let script = Script::beside(&mut rng, policy, others);
     let world = World::new(rng, SimulatedFiles::new(1), &script, false);
-    let service = erase(Observed(ScriptService { speaks_first: false }));
+    let service = observe(ScriptService { speaks_first: false });
     let waker = Arc::new(Waker::new().expect("a descriptor"));
     let (_, world) = play(world, service, &script, completes, &waker).expect("nothing that must not be");
     let (turns, at) = world.all_heard.expect("all are answered");
@@ -253,7 +252,7 @@ fn calls_of_batches(pieces: usize, returns: u64, completes: bool) -> Vec<Vec<Cal
     let returns = Arc::new(AtomicU64::new(returns));
     let service = Pairs { pieces, returns, mailboxes: Arc::default(), calls: calls.clone() };
     let waker = Arc::new(Waker::new().expect("a descriptor"));
-    play(world, erase(Observed(service)), &script, completes, &waker).expect("nothing that must not be");
+    play(world, observe(service), &script, completes, &waker).expect("nothing that must not be");
     let calls = std::mem::take(&mut *calls.lock().unwrap());
     let is_bytes = |(_, call): &(u64, Call)| *call == Call::Bytes;
     let batches = calls.chunk_by(|(a, _), (b, _)| a == b).filter_map(|batch| {

@@ -16,6 +16,7 @@ use super::script::Hearing;
 use super::script::{Moods, Script, chance};
 use super::shelf::SimulatedFiles;
 use super::socket::{SimulatedSocket, Taken};
+use super::upstreams::Upstreams;
 use crate::engine::worker::blocking_pool::BlockingPool;
 use crate::engine::worker::view::View;
 use crate::engine::{Command, CommandQueue};
@@ -61,8 +62,9 @@ pub(super) enum Happening {
     Connects(usize),
     /// The limits are changed.
     Switch,
-    /// The loop is asked to stop.
+    /// The loop is asked to stop; or that is to be done if everything is over.
     Drain,
+    Over,
     /// A job that a session has offloaded is run.
     Runs(Offloaded),
 }
@@ -88,7 +90,9 @@ pub(super) struct Expected {
     pub(super) received: u64,
     pub(super) taken: u64,
     pub(super) mail_lost: u64,
+    /// Connections that are open, and those of them that sessions have dialled.
     pub(super) live: u64,
+    pub(super) live_dialled: u64,
     pub(super) sessions: u64,
     pub(super) dial_failures: u64,
     pub(super) dialled: u64,
@@ -98,7 +102,7 @@ pub(super) struct Expected {
 const IDLE_TURNS: u32 = 300;
 /// Turns that no seed needs, beside those for what peers say: each byte may arrive singly, and be answered and sent so.
 const TURNS: u64 = 200_000;
-const TURNS_FOR_A_BYTE: u64 = 4;
+pub(super) const TURNS_FOR_A_BYTE: u64 = 4;
 
 pub(super) struct World {
     pub(super) rng: Rng,
@@ -114,6 +118,9 @@ pub(super) struct World {
     /// Has no threads: jobs wait here until the world runs them.
     pub(super) blocking_pool: Arc<BlockingPool>,
     pub(super) sockets: Vec<SimulatedSocket>,
+    /// Whom sessions may dial, and the socket that the loop is about to dial for one.
+    pub(super) upstreams: Upstreams,
+    pub(super) dialling: Option<usize>,
     /// Connections that wait to be accepted.
     pub(super) backlog: VecDeque<usize>,
     pub(super) command_queue: Arc<CommandQueue>,
@@ -133,7 +140,7 @@ pub(super) struct World {
     agenda: BTreeMap<(Instant, u64), Happening>,
     number: u64,
     pub(super) turns: u64,
-    most_turns: u64,
+    pub(super) most_turns: u64,
     idle_turns: u32,
     /// The process has run out of something until then.
     pub(super) exhausted: Option<(Instant, Errno)>,
@@ -180,6 +187,8 @@ impl World {
                 .enumerate()
                 .map(|(id, part)| SimulatedSocket::new(id, part, start))
                 .collect(),
+            upstreams: Upstreams::default(),
+            dialling: None,
             backlog: VecDeque::new(),
             command_queue: Arc::new(CommandQueue::new(script.policy.mail_queue, move || {
                 wake.store(true, SeqCst)
@@ -385,7 +394,7 @@ impl World {
                 self.fail(|| format!("{taken} of {bound} permits are taken, and {waiting} connections wait"));
             }
         }
-        let room = self.expected.live < self.policy.max_connections as u64;
+        let room = self.expected.live < self.places().0;
         if self.backlog.is_empty() || !room || self.drained_at.is_some() || self.switched {
             self.unaccepted = None;
             return;
@@ -431,7 +440,9 @@ impl World {
                 }
             }
             Happening::Runs(Offloaded(job)) => job(),
-            Happening::Drain => {
+            Happening::Over if !self.is_all_over() => {}
+            Happening::Over | Happening::Drain if self.drained_at.is_some() => {}
+            Happening::Over | Happening::Drain => {
                 self.drained_at = Some(self.now);
                 let _ = self.command_queue.push(Command::Drain);
             }
@@ -463,6 +474,11 @@ impl World {
         }
     }
 
+    /// Somebody's own service has nothing more to do.
+    pub(super) fn is_all_over(&self) -> bool {
+        self.sockets.iter().all(|socket| socket.given.is_some() && socket.is_over())
+    }
+
     fn asks_to_dial(&mut self, id: usize) {
         let dial = Dial::to(super::socket::address(id)).tag(id as u64);
         match self.command_queue.push(Command::Dial(dial.into())) {
@@ -478,8 +494,8 @@ impl World {
             return;
         }
         let own = |what: &Happening| {
-            use Happening::{Comes, Connects, Dials, Drain, Nudge, Switch};
-            matches!(what, Drain | Switch | Dials(_) | Comes(_) | Connects(_) | Nudge)
+            use Happening::{Comes, Connects, Dials, Drain, Nudge, Over, Switch};
+            matches!(what, Over | Drain | Switch | Dials(_) | Comes(_) | Connects(_) | Nudge)
         };
         let soon = self.agenda.iter().take(3).find(|(_, what)| !own(what)).map(|(key, _)| *key);
         if let Some(what) = soon.and_then(|key| self.agenda.remove(&key)) {

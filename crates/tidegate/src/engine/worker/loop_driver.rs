@@ -320,6 +320,8 @@ pub(in crate::engine) trait LoopDriver {
     /// Makes a connection, or says why not.
     fn dial(&mut self, request: DialRequest) {
         let loop_state = self.loop_state();
+        #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
+        let request = loop_state.worker.service.observe_dial(request);
         loop_state.worker.counters.attempted.add(1);
         let begun = match loop_state.may_dial(&request) {
             Ok(()) => self.begin_dial(request),

@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
 use tidegate_os::socket::{More, is_out_of_buffers};
 use tidegate_os::waker::Waker;
 
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::engine::completion::{Chained, Close, Completion, CompletionDriver, HandOn, Setup};
 use crate::engine::simulated::shelf::read;
-use crate::engine::simulated::socket::{LOCAL, SocketState, id_of};
+use crate::engine::simulated::socket::{LOCAL, SocketState};
 use crate::engine::simulated::world::with;
 use crate::engine::worker::loop_driver::Pinning;
 use crate::policy::Policy;
@@ -111,21 +110,7 @@ impl CompletionDriver for SimPort {
     }
 
     fn dial(&mut self, token: Token, dial: &Dial) -> io::Result<Slot> {
-        let Some(id) = dial.to.addr().map(id_of) else {
-            unreachable!("every peer of a simulation has an address")
-        };
-        let refused = with(|world| {
-            if world.chance(world.moods.exhausted) {
-                world.expected.no_descriptors += 1;
-                return true;
-            }
-            world.established(id);
-            world.sockets[id].flying.dial = true;
-            false
-        });
-        if refused {
-            return Err(Errno::MFILE.into());
-        }
+        let id = with(|world| world.dial(&dial.to))?;
         self.taken += 1;
         let socket = self.give_slot(id);
         self.start(OperationKind::Dial, (token, None), Some(&socket));

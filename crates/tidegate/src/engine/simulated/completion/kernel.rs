@@ -245,7 +245,7 @@ impl SimPort {
         // What was there when it was armed, behind data: see `look_for_reset` and `look_for_end` of `uring`.
         let first = !std::mem::replace(&mut self.operations[at].brought, true);
         let socket = &world.sockets[id];
-        let ends = socket.broken.is_some() || world.moods.unix && socket.peer_ended;
+        let ends = socket.broken.is_some() || world.moods.unix && socket.asker.is_none() && socket.peer_ended;
         let ends_here = ends && !socket.has_unread();
         if first && !ended && ends_here && world.chance(world.moods.loses) {
             self.operations[at].deaf = true;
@@ -379,10 +379,10 @@ impl SimPort {
 
     fn step_dial(&mut self, at: usize, world: &mut World) {
         let (token, id) = (self.operations[at].token, self.operations[at].id);
-        let outcome = match (self.is_cancelled(at, world), world.sockets[id].part.unreachable) {
+        let outcome = match (self.is_cancelled(at, world), world.sockets[id].refusal) {
             (true, _) => Err(Errno::CANCELED.into()),
-            (false, true) => Err(Errno::CONNREFUSED.into()),
-            (false, false) => Ok(()),
+            (false, Some(errno)) => Err(errno.into()),
+            (false, None) => Ok(()),
         };
         if outcome.is_ok() {
             world.begins(id);
