@@ -92,7 +92,7 @@
 //! # Simulation
 //!
 //! With the feature `testing`, on Linux, `Simulation` runs a service on the real event loops over a simulated kernel,
-//! with faults chosen by a seed.
+//! with faults chosen by a seed; also one whose sessions dial.
 
 mod connection;
 mod datagrams;

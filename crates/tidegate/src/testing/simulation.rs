@@ -60,23 +60,25 @@ use crate::stats::Stats;
 /// all others.
 ///
 /// ```
-/// # use std::time::Duration;
-/// # use tidegate::link::{self, Link};
-/// # use tidegate::{Peer, Refusal, Service, ServiceOptions};
-/// # struct Proxy;
-/// # impl Service for Proxy {
-/// #     type Session = Link;
-/// #     fn open(&self, _: &Peer) -> Result<Link, Refusal> {
-/// #         link::dialling("10.0.0.1:80", Duration::from_secs(5), 64 << 10).map_err(|_| Refusal)
-/// #     }
-/// #     fn options(&self) -> ServiceOptions {
-/// #         ServiceOptions::default().speaks_first(true).dials(1)
-/// #     }
-/// # }
+/// use std::time::Duration;
+/// use tidegate::link::{self, Link};
 /// use tidegate::testing::Simulation;
+/// use tidegate::{Endpoint, Peer, Refusal, Service, ServiceOptions};
+///
+/// struct Proxy(Endpoint);
+///
+/// impl Service for Proxy {
+///     type Session = Link;
+///     fn open(&self, _: &Peer) -> Result<Link, Refusal> {
+///         Ok(link::dialling(&self.0, Duration::from_secs(5), 64 << 10)?)
+///     }
+///     fn options(&self) -> ServiceOptions {
+///         ServiceOptions::default().speaks_first(true).dials(1)
+///     }
+/// }
 ///
 /// let long = vec![b'x'; 30_000];
-/// Simulation::new(|| Proxy)
+/// Simulation::new(|| Proxy(([10, 0, 0, 1], 80).into()))
 ///     .upstream("10.0.0.1:80", b"GET /\n", &long)
 ///     .upstream("10.0.0.1:80", b"GET /none\n", b"not found\n")
 ///     .client(b"GET /\n", &long)
@@ -93,8 +95,6 @@ use crate::stats::Stats;
 /// address without an upstream, which the kernel refuses
 /// ([`ConnectionRefused`](std::io::ErrorKind::ConnectionRefused)). A service that shares dialled connections among
 /// clients is run without faults of upstreams: who depends on them is known to the service alone.
-///
-/// # Requirements
 ///
 /// Needs the feature `testing`, on Linux.
 #[must_use = "nothing runs before `run`"]
@@ -177,8 +177,8 @@ impl<S: Service, F: Fn() -> S> Simulation<F> {
         self
     }
 
-    /// Sets how many of 256 dials to upstreams fail, and how many of 256 connections to upstreams break off in the
-    /// middle; 0 is none. Default 32.
+    /// Sets how many of 256 dials to upstreams fail, and how many of 256 connections to upstreams break off within 400 ms
+    /// if they have not ended by then; 0 is none. Default 32.
     ///
     /// A dial fails with [`ConnectionRefused`](std::io::ErrorKind::ConnectionRefused),
     /// [`TimedOut`](std::io::ErrorKind::TimedOut), [`HostUnreachable`](std::io::ErrorKind::HostUnreachable), or because

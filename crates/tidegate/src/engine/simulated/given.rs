@@ -6,11 +6,12 @@ use std::sync::Arc;
 use fastrand::Rng;
 use tidegate_os::waker::Waker;
 
+pub(crate) use super::exchange::Exchange;
+use super::exchange::GivenBytes;
 use super::observed::observe;
 use super::script::Script;
 use super::shelf::SimulatedFiles;
-pub(crate) use super::socket::Exchange;
-use super::socket::{GivenBytes, SimulatedSocket};
+use super::socket::SimulatedSocket;
 pub(crate) use super::upstreams::Upstreams;
 use super::upstreams::hurt;
 use super::world::World;

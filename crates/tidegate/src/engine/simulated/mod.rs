@@ -9,6 +9,7 @@
 //! | [`script`] | what a seed decides beforehand |
 //! | [`world`] | virtual time, and what happens in it |
 //! | [`socket`] | one connection: the kernel's socket, and what has to come out |
+//! | [`exchange`] | what the peers of somebody's own service say and must receive |
 //! | [`peer`] | what the peers do |
 //! | [`upstreams`] | whom sessions dial: `testing::Simulation` |
 //! | [`shortage`] | the kernel has no memory for what the loop asks for |
@@ -21,6 +22,7 @@
 #[cfg(test)]
 mod actor;
 mod completion;
+mod exchange;
 #[cfg(feature = "testing")]
 pub(crate) mod given;
 mod observed;

@@ -5,11 +5,11 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::exchange::GivenBytes;
 use super::observed::TICK;
 use super::script::{Acts, ConnectionScript};
 use super::world::{Happening, World};
@@ -141,42 +141,6 @@ pub(super) struct SimulatedSocket {
     pub(super) asker: Option<usize>,
     /// Why the dial fails, if it does.
     pub(super) refusal: Option<Errno>,
-}
-
-/// Bytes that do not follow from their positions.
-#[derive(Debug)]
-pub(super) struct GivenBytes {
-    /// What the peer may be sent, and says: more than one for a peer that was dialled, and none for an address at which
-    /// nobody is.
-    pub(super) exchanges: Vec<Exchange>,
-    /// Which one it is. A peer that was dialled knows that when it has heard all of it.
-    pub(super) which: Option<usize>,
-    /// What the kernel took for the peer.
-    pub(super) taken: Vec<u8>,
-    /// The peer hears no more than this: the rest was lost in a reset.
-    pub(super) cut: Option<usize>,
-}
-
-/// What somebody's own test has a peer say, and what it must be sent if nothing breaks the connection.
-#[derive(Clone, Debug)]
-pub(crate) struct Exchange {
-    pub(crate) sends: Arc<[u8]>,
-    pub(crate) expects: Arc<[u8]>,
-}
-
-impl GivenBytes {
-    pub(super) fn new(exchanges: Vec<Exchange>, which: Option<usize>) -> Self {
-        Self { exchanges, which, taken: Vec::new(), cut: None }
-    }
-
-    pub(super) fn says(&self) -> &[u8] {
-        self.which.map_or(&[], |which| &self.exchanges[which].sends)
-    }
-
-    /// What the peer has received.
-    pub(super) fn received(&self) -> &[u8] {
-        &self.taken[..self.cut.unwrap_or(self.taken.len()).min(self.taken.len())]
-    }
 }
 
 /// What the session has seen and done, against which the loop is held.
@@ -324,12 +288,6 @@ impl SimulatedSocket {
         let errno = self.broken?;
         self.missed = None;
         (!std::mem::replace(&mut self.break_told, true)).then(|| errno.into())
-    }
-
-    /// Nothing more will come of it.
-    pub(super) fn is_over(&self) -> bool {
-        let failed = self.asker.is_some() && self.server == SocketState::Away && self.log.dropped;
-        self.server == SocketState::Closed || failed
     }
 
     /// The peer may see a stream that is cut short.

@@ -7,8 +7,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tidegate_os::endpoint::Endpoint;
 
+use super::exchange::{Exchange, GivenBytes};
 use super::script::{ConnectionScript, chance, time};
-use super::socket::{Exchange, GivenBytes, SimulatedSocket, id_of};
+use super::socket::{SimulatedSocket, id_of};
 use super::world::{TURNS_FOR_A_BYTE, World};
 use crate::policy::accept::admitted;
 use crate::proto::Token;

@@ -474,11 +474,6 @@ impl World {
         }
     }
 
-    /// Somebody's own service has nothing more to do.
-    pub(super) fn is_all_over(&self) -> bool {
-        self.sockets.iter().all(|socket| socket.given.is_some() && socket.is_over())
-    }
-
     fn asks_to_dial(&mut self, id: usize) {
         let dial = Dial::to(super::socket::address(id)).tag(id as u64);
         match self.command_queue.push(Command::Dial(dial.into())) {
