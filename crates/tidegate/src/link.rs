@@ -45,13 +45,15 @@
 //! are.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 
+use crate::policy::LONGEST;
 use crate::service::{
     Activity, CloseReason, Consumed, Dial, DialError, Dialled, Flow, Mail, Outbox, Session, Spliced,
 };
@@ -62,6 +64,9 @@ const JOIN_BYTES: usize = 16 * 1024;
 /// How long data before a reset may take to be sent, and how often that is checked.
 const LAST_BYTES: u32 = 50;
 const LAST_BYTES_STEP: Duration = Duration::from_millis(20);
+
+/// How long a link that dials itself waits before it tries again, if there was no place.
+const PLACE_PAUSE: Duration = Duration::from_millis(20);
 
 /// The side of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,13 +171,24 @@ struct LinkState {
     most: usize,
 }
 
+/// The dial of a link that dials itself.
+#[derive(Debug)]
+struct OwnDial {
+    to: Dial,
+    within: Duration,
+    /// When that time ends, once it has begun.
+    until: Option<Instant>,
+    /// There was no place, and it will be tried again.
+    pauses: bool,
+}
+
 /// One half of a link, and the session of its connection; see the [module](self).
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<LinkState>,
     side: Side,
-    /// Where the other half is to be dialled to, and how long that may take.
-    dials: Option<Box<(Dial, Duration)>>,
+    /// Where the other half is to be dialled to, until it is established.
+    dials: Option<Box<OwnDial>>,
     /// There is no room for more input.
     held: bool,
     /// The session left input for that reason.
@@ -204,7 +220,8 @@ pub fn pair(bytes: usize) -> (Link, Link) {
 }
 
 /// Creates the link of an accepted connection that [dials](Outbox::dial) the other one when it opens, `within` this
-/// time; if it cannot, or [`mail_queue`](crate::Policy::mail_queue) dials are pending already, it resets its own. Each
+/// time; if it cannot, or [`mail_queue`](crate::Policy::mail_queue) dials are pending already, it resets its own. While
+/// no place is free, because the other half of a connection that has ended still has it, it waits for one. Each
 /// direction holds at most `bytes`. The service must declare the dial
 /// ([`ServiceOptions::dials`](crate::ServiceOptions::dials)).
 ///
@@ -214,7 +231,7 @@ pub fn pair(bytes: usize) -> (Link, Link) {
 pub fn dialling<D: TryInto<Dial>>(to: D, within: Duration, bytes: usize) -> Result<Link, D::Error> {
     let to = to.try_into()?;
     let (near, _) = pair(bytes);
-    Ok(Link { dials: Some(Box::new((to, within))), ..near })
+    Ok(Link { dials: Some(Box::new(OwnDial { to, within, until: None, pauses: false })), ..near })
 }
 
 impl Link {
@@ -250,9 +267,29 @@ impl Link {
     }
 
     fn dial(&mut self, out: &mut Outbox<'_>) -> Result<(), DialError> {
-        let Some(dials) = self.dials.take() else { return Ok(()) };
-        let (to, within) = *dials;
-        out.dial(to, within, self.other())
+        let other = self.other();
+        let Some(dials) = &mut self.dials else { return Ok(()) };
+        let now = out.now();
+        let until =
+            *dials.until.get_or_insert_with(|| now.checked_add(dials.within).unwrap_or(now + LONGEST));
+        dials.pauses = false;
+        out.dial(dials.to.clone(), until.saturating_duration_since(now), other)
+    }
+
+    /// A dial has failed: it is tried again if only a place was missing and there is time left.
+    fn dial_failed(&mut self, e: &io::Error, out: &mut Outbox<'_>) -> Flow {
+        let at = out.now() + PLACE_PAUSE;
+        match &mut self.dials {
+            Some(dials)
+                if e.kind() == io::ErrorKind::QuotaExceeded
+                    && dials.until.is_some_and(|until| at < until) =>
+            {
+                dials.pauses = true;
+                out.set_wake_up(at);
+                Flow::Continue
+            }
+            _ => Flow::Abort,
+        }
     }
 
     fn finish(&self, end: PipeEnd) {
@@ -411,12 +448,19 @@ impl Session for Link {
         Flow::Continue
     }
 
-    /// Handles [`Mail::Wake`], and resets the connection if a dial has failed.
+    /// Handles [`Mail::Wake`], and resets the connection if a dial has failed for good.
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
         match mail {
             Mail::Wake => {}
-            Mail::Dialled(Dialled { result: Err(_), .. }) => return Flow::Abort,
+            Mail::Dialled(Dialled { result: Err(e), .. }) => return self.dial_failed(&e, out),
+            Mail::Dialled(_) => {
+                self.dials = None;
+                return Flow::Continue;
+            }
             _ => return Flow::Continue,
+        }
+        if self.dials.as_ref().is_some_and(|dials| dials.pauses) && self.dial(out).is_err() {
+            return Flow::Abort;
         }
         if self.held && !self.pipe_of(self.side).writer_waits {
             self.resume(out);
@@ -440,8 +484,6 @@ impl Session for Link {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
     use crate::policy::Policy;
     use crate::testing::{TestConnection, TestState};
@@ -466,6 +508,32 @@ mod tests {
         refused.next_dial().expect("it dials").fail(io::ErrorKind::ConnectionRefused.into());
         refused.settle();
         assert_eq!(refused.state(), TestState::Reset);
+    }
+
+    #[test]
+    fn the_link_of_an_accepted_connection_waits_for_a_place_to_dial() {
+        let open = || open(dialling("127.0.0.1:9", 3 * PLACE_PAUSE, 100).expect("an address"));
+        let has_no_place = |client: &mut TestConnection| {
+            client.next_dial().expect("it dials").fail(io::ErrorKind::QuotaExceeded.into());
+            client.settle();
+        };
+        let mut client = open();
+        client.receive(b"early");
+        has_no_place(&mut client);
+        client.receive(b", late");
+        assert!(client.next_dial().is_none(), "not yet");
+        client.advance(PLACE_PAUSE);
+        let upstream = client.next_dial().expect("it dials again").connect();
+        assert_eq!((upstream.output(), client.state()), (&b"early, late"[..], TestState::Open));
+
+        let mut client = open();
+        for _ in 0..2 {
+            has_no_place(&mut client);
+            assert_eq!(client.state(), TestState::Open);
+            client.advance(PLACE_PAUSE);
+        }
+        has_no_place(&mut client);
+        assert_eq!(client.state(), TestState::Reset, "the time is up");
     }
 
     /// Has a link, and no timers of its own.
