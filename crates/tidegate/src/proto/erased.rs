@@ -21,7 +21,7 @@ pub(crate) trait ErasedService: Send + Sync + 'static {
     fn check_limits(&self, policy: &Policy) -> Result<(), PolicyError>;
     /// See [`Service::dial_failed`].
     fn dial_failed(&self, dial: &Dial, error: &io::Error);
-    /// A loop takes a dial: the simulation observes the session that came with it.
+    /// A loop takes a dial: the simulation observes the session for the new connection.
     #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
     fn observe_dial(&self, request: DialRequest) -> DialRequest {
         request

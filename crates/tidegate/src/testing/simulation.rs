@@ -153,7 +153,8 @@ impl<S: Service, F: Fn() -> S> Simulation<F> {
     ///
     /// It must receive the bytes `hears`. When it has all of them it sends `says`, finishes sending, and reads to the
     /// end. If the stream ends before, it finishes without an answer. With several upstreams at one address a
-    /// connection may be for any of them: the one whose `hears` arrives answers.
+    /// connection may be for any of them: the one whose `hears` arrives answers. There is an example
+    /// [above](Self#sessions-that-dial).
     ///
     /// # Panics
     /// The address is invalid or that of a Unix socket, or an upstream at the same address hears a part of what this
@@ -177,8 +178,8 @@ impl<S: Service, F: Fn() -> S> Simulation<F> {
         self
     }
 
-    /// Sets how many of 256 dials to upstreams fail, and how many of 256 connections to upstreams break off within 400 ms
-    /// if they have not ended by then; 0 is none. Default 32.
+    /// Sets how many of 256 dials to upstreams fail, and how many of 256 connections to upstreams break off, within
+    /// 400 ms, if they have not ended before; 0 is none. Default 32.
     ///
     /// A dial fails with [`ConnectionRefused`](std::io::ErrorKind::ConnectionRefused),
     /// [`TimedOut`](std::io::ErrorKind::TimedOut), [`HostUnreachable`](std::io::ErrorKind::HostUnreachable), or because

@@ -85,9 +85,9 @@ fn compare(id: usize, socket: &SimulatedSocket, instead: Option<&[Arc<[u8]>]>) -
             bytes[from.min(bytes.len())..(same + 16).min(bytes.len())].escape_ascii().to_string()
         };
         let (got, wanted) = (piece(received), piece(expected));
-        let who = if was_dialled { "upstream of connection" } else { "connection" };
+        let dialled = socket.asker.map(|asker| format!(", an upstream of {asker},")).unwrap_or_default();
         format!(
-            "{who} {id} {what} (closed by {why:?}): {same} bytes are right; from {from} on it received \"{got}\" \
+            "connection {id}{dialled} {what} (closed by {why:?}): {same} bytes are right; from {from} on it received \"{got}\" \
              and expected \"{wanted}\""
         )
     };

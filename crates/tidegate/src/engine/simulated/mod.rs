@@ -11,7 +11,7 @@
 //! | [`socket`] | one connection: the kernel's socket, and what has to come out |
 //! | [`exchange`] | what the peers of somebody's own service say and must receive |
 //! | [`peer`] | what the peers do |
-//! | [`upstreams`] | whom sessions dial: `testing::Simulation` |
+//! | [`upstreams`] | what sessions dial |
 //! | [`shortage`] | the kernel has no memory for what the loop asks for |
 //! | [`shelf`] | the file whose parts sessions send |
 //! | [`observed`] | around any service: what its sessions are shown and say, and what follows for the loop |

@@ -23,7 +23,7 @@ struct Observed<S> {
     options: ServiceOptions,
 }
 
-/// Puts observers around the sessions of a service, and around those that they give with a dial.
+/// Puts observers around the sessions of a service, and around those of connections that they dial.
 pub(super) fn observe(service: impl Service) -> Arc<dyn ErasedService> {
     Arc::new(Observed { options: service.options(), service })
 }

@@ -1,4 +1,4 @@
-//! Whom sessions dial: peers that answer what they are sent, dials that fail, and the places for both.
+//! What sessions dial: upstreams that answer what they are sent, dials that fail, and the places for connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::policy::accept::admitted;
 use crate::proto::Token;
 use crate::service::{CloseReason, Dial};
 
-/// Whom sessions may dial, and how often that goes wrong.
+/// The servers that sessions may dial, and how often that fails.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Upstreams {
     pub(crate) exchanges: Vec<(SocketAddr, Exchange)>,

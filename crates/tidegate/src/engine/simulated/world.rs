@@ -118,7 +118,7 @@ pub(super) struct World {
     /// Has no threads: jobs wait here until the world runs them.
     pub(super) blocking_pool: Arc<BlockingPool>,
     pub(super) sockets: Vec<SimulatedSocket>,
-    /// Whom sessions may dial, and the socket that the loop is about to dial for one.
+    /// What sessions may dial, and the socket that the loop is about to dial for one.
     pub(super) upstreams: Upstreams,
     pub(super) dialling: Option<usize>,
     /// Connections that wait to be accepted.
