@@ -1,4 +1,4 @@
-//! State shared by the connections of one I/O thread: a cache of documents, and the date; and the caches of all threads.
+//! State shared by the connections of one I/O thread: a cache of documents, and the date. The caches of all threads.
 
 use std::fs::File;
 use std::num::NonZeroUsize;

@@ -66,7 +66,8 @@ impl Store {
         Self { folder, options, failures: ReadFailures::default() }
     }
 
-    /// Looks up a key; reads files up to `small_bytes` into memory. When no descriptor is left it calls `close_one`, which returns whether a retry may succeed.
+    /// Looks up a key; reads files up to `small_bytes` into memory. When no descriptor is left it calls `close_one`,
+    /// which returns whether a retry may succeed.
     ///
     /// # Errors
     /// [`ErrorKind::WouldBlock`], with [`Blocking::Never`]: the lookup may have to read the disk.

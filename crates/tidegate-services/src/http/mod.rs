@@ -57,8 +57,8 @@ pub struct NoHttp2 {}
 /// A service that responds to every request with the same page over HTTP/2 and HTTP/1.1, by hyper on `tidegate-async`.
 ///
 /// Without TLS it takes HTTP/2 by prior knowledge (RFC 9113, section 3.3); with TLS offer `h2` and `http/1.1`. Methods
-/// and limits are those of [`Http`]; a head has room for at least 8 KiB, and one of HTTP/1.1 that is not complete in time
-/// is not answered: the connection is closed.
+/// and limits are those of [`Http`]; a head has room for at least 8 KiB, and one of HTTP/1.1 that is not complete in
+/// time is not answered: the connection is closed.
 ///
 /// # Errors
 /// This was built without the feature `http2`.
