@@ -18,7 +18,7 @@ use crate::order::WorkOrder;
 use crate::seldom::Seldom;
 use crate::text::printable;
 use crate::wire::{self, AgentEvent, AgentEventKind, AgentInfo, AgentReply, AgentRequest, Hail, RunMessage};
-use job::{Leave, PlanJob, Said, Voice};
+use job::{Leave, PlanJob, UnnumberedEvent, Voice};
 
 /// How often an agent checks its job.
 const TICK: Duration = Duration::from_millis(100);
@@ -104,7 +104,11 @@ fn subject_word(name: &str) -> String {
 }
 
 /// What there is to publish when a job is looked after, in order, and whether the agent is free of the job.
-fn due(jobs: &mut [PlanJob], at: usize, events: &mut mpsc::Receiver<Said>) -> (Vec<AgentEvent>, Leave) {
+fn due(
+    jobs: &mut [PlanJob],
+    at: usize,
+    events: &mut mpsc::Receiver<UnnumberedEvent>,
+) -> (Vec<AgentEvent>, Leave) {
     // What the job said before it ended goes before its result.
     let result = jobs[at].new_result();
     let mut due = Vec::new();
@@ -117,7 +121,7 @@ fn due(jobs: &mut [PlanJob], at: usize, events: &mut mpsc::Receiver<Said>) -> (V
 }
 
 /// An event with its number. Its job is there: it leaves when all that it said has been published.
-fn numbered(jobs: &mut [PlanJob], (share, what): Said) -> Option<AgentEvent> {
+fn numbered(jobs: &mut [PlanJob], (share, what): UnnumberedEvent) -> Option<AgentEvent> {
     jobs.iter_mut().find(|job| job.share == share).map(|job| job.event(what))
 }
 
@@ -131,7 +135,7 @@ struct AgentState<'a> {
     jobs: Vec<PlanJob>,
     /// Runs that are over.
     runs: u64,
-    say: mpsc::Sender<Said>,
+    say: mpsc::Sender<UnnumberedEvent>,
     /// How often it is said what others brought about.
     seldom: Seldom,
     report: &'a mut dyn FnMut(&str, &str),
@@ -266,14 +270,14 @@ impl AgentState<'_> {
         self.jobs.is_empty()
     }
 
-    async fn look_after(&mut self, events: &mut mpsc::Receiver<Said>) {
+    async fn look_after(&mut self, events: &mut mpsc::Receiver<UnnumberedEvent>) {
         // From the end, so that one that leaves moves none that is still to come.
         for at in (0..self.jobs.len()).rev() {
             self.look_after_one(at, events).await;
         }
     }
 
-    async fn look_after_one(&mut self, at: usize, events: &mut mpsc::Receiver<Said>) {
+    async fn look_after_one(&mut self, at: usize, events: &mut mpsc::Receiver<UnnumberedEvent>) {
         let (due, leave) = due(&mut self.jobs, at, events);
         for event in due {
             self.publish(event).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate_os::waker::Waker;
 
-use crate::engine::simulated::given::{Exchange, Given, Upstreams, play};
+use crate::engine::simulated::given::{Exchange, GivenService, SimulatedUpstreams, play};
 use crate::policy::Policy;
 use crate::service::{Dial, DialError, Service};
 use crate::stats::Stats;
@@ -100,7 +100,7 @@ use crate::stats::Stats;
 #[must_use = "nothing runs before `run`"]
 pub struct Simulation<F> {
     make: F,
-    given: Given,
+    given: GivenService,
     connections: Option<usize>,
     seeds: Range<u64>,
 }
@@ -130,9 +130,9 @@ const CONNECTIONS: usize = 10_000;
 impl<S: Service, F: Fn() -> S> Simulation<F> {
     /// Creates a simulation; the service is created anew for each seed.
     pub fn new(make: F) -> Self {
-        let upstreams = Upstreams { faults: FAULTS, ..Upstreams::default() };
+        let upstreams = SimulatedUpstreams { faults: FAULTS, ..SimulatedUpstreams::default() };
         let policy = Policy::default();
-        let given = Given { policy, clients: Vec::new(), upstreams, failure_answers: Vec::new() };
+        let given = GivenService { policy, clients: Vec::new(), upstreams, failure_answers: Vec::new() };
         Self { make, given, connections: None, seeds: 0..SEEDS }
     }
 
@@ -237,7 +237,7 @@ impl<S: Service, F: Fn() -> S> Simulation<F> {
 
     /// Checks that the service can run with what is given.
     fn check_service(&self) {
-        let Given { policy, upstreams, .. } = &self.given;
+        let GivenService { policy, upstreams, .. } = &self.given;
         let service = (self.make)();
         let dials = service.options().dials;
         assert!(

@@ -57,7 +57,7 @@ pub(super) struct PlanJob {
 }
 
 /// What a load says, behind the part of the run that it is.
-pub(super) type Said = (u32, AgentEventKind);
+pub(super) type UnnumberedEvent = (u32, AgentEventKind);
 
 /// Has the agent publish what is said.
 #[derive(Clone)]
@@ -66,12 +66,12 @@ pub(super) struct Voice {
     share: u32,
     /// What found no room since the last event was numbered.
     missing: Arc<AtomicU64>,
-    say: mpsc::Sender<Said>,
+    say: mpsc::Sender<UnnumberedEvent>,
 }
 
 impl Voice {
     /// Of this part on this agent.
-    pub(super) fn new(agent: String, share: u32, say: mpsc::Sender<Said>) -> Self {
+    pub(super) fn new(agent: String, share: u32, say: mpsc::Sender<UnnumberedEvent>) -> Self {
         Self { agent, share, missing: Arc::default(), say }
     }
 

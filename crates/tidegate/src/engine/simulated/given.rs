@@ -12,7 +12,7 @@ use super::observed::observe;
 use super::script::Script;
 use super::shelf::SimulatedFiles;
 use super::socket::SimulatedSocket;
-pub(crate) use super::upstreams::Upstreams;
+pub(crate) use super::upstreams::SimulatedUpstreams;
 use super::upstreams::hurt;
 use super::world::World;
 use crate::policy::Policy;
@@ -21,11 +21,11 @@ use crate::stats::Stats;
 
 /// What somebody's own test gives.
 #[derive(Clone, Debug)]
-pub(crate) struct Given {
+pub(crate) struct GivenService {
     pub(crate) policy: Policy,
     /// What the client of each connection sends, and what it must receive.
     pub(crate) clients: Vec<Exchange>,
-    pub(crate) upstreams: Upstreams,
+    pub(crate) upstreams: SimulatedUpstreams,
     /// One of these a client may receive behind a part of its answer, if something was broken for it.
     pub(crate) failure_answers: Vec<Arc<[u8]>>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Given {
 /// Plays a seed; `Err` says what must not have happened.
 pub(crate) fn play<S: Service>(
     service: S,
-    given: &Given,
+    given: &GivenService,
     seed: u64,
     trace: bool,
     waker: &Arc<Waker>,

@@ -17,7 +17,7 @@ use crate::service::{CloseReason, Dial};
 
 /// The servers that sessions may dial, and how often that fails.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Upstreams {
+pub(crate) struct SimulatedUpstreams {
     pub(crate) exchanges: Vec<(SocketAddr, Exchange)>,
     /// Of 256 dials so many fail; of 256 connections that were dialled so many break off.
     pub(crate) faults: u8,

@@ -16,7 +16,7 @@ use super::script::Hearing;
 use super::script::{Moods, Script, chance};
 use super::shelf::SimulatedFiles;
 use super::socket::{SimulatedSocket, Taken};
-use super::upstreams::Upstreams;
+use super::upstreams::SimulatedUpstreams;
 use crate::engine::worker::blocking_pool::BlockingPool;
 use crate::engine::worker::view::View;
 use crate::engine::{Command, CommandQueue};
@@ -119,7 +119,7 @@ pub(super) struct World {
     pub(super) blocking_pool: Arc<BlockingPool>,
     pub(super) sockets: Vec<SimulatedSocket>,
     /// What sessions may dial, and the socket that the loop is about to dial for one.
-    pub(super) upstreams: Upstreams,
+    pub(super) upstreams: SimulatedUpstreams,
     pub(super) dialling: Option<usize>,
     /// Connections that wait to be accepted.
     pub(super) backlog: VecDeque<usize>,
@@ -187,7 +187,7 @@ impl World {
                 .enumerate()
                 .map(|(id, part)| SimulatedSocket::new(id, part, start))
                 .collect(),
-            upstreams: Upstreams::default(),
+            upstreams: SimulatedUpstreams::default(),
             dialling: None,
             backlog: VecDeque::new(),
             command_queue: Arc::new(CommandQueue::new(script.policy.mail_queue, move || {
