@@ -37,6 +37,7 @@ impl CompletionDriver for SimPort {
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let pool = setup.policy.buffers.next_power_of_two();
+        let all = setup.share * (setup.dials_each + 1);
         let new = Self {
             submissions: Vec::new(),
             operations: Vec::new(),
@@ -51,13 +52,13 @@ impl CompletionDriver for SimPort {
             pool,
             buffer_bytes: setup.policy.buffer_bytes,
             taken: 0,
-            slots: setup.share + SLACK,
+            slots: all + SLACK,
             accepts: 0,
             stopping: false,
             pinning: Pinning::Usual,
             shortages: (0, 0),
         };
-        Ok((new, setup.share))
+        Ok((new, all))
     }
 
     fn local_addr(_: &Slot) -> Option<SocketAddr> {
