@@ -152,7 +152,8 @@ impl ConnectionHandle {
     /// |---|---|
     /// | `InvalidInput` | the text is not an address |
     /// | `TimedOut` | it was not established in time |
-    /// | `QuotaExceeded` | the service declares no dials, or all places for them are taken at the moment |
+    /// | `QuotaExceeded` | all places for dials are taken at the moment |
+    /// | `Unsupported` | the service declares no dials |
     /// | `ResourceBusy` | [`Policy::mail_queue`](tidegate::Policy::mail_queue) dials are pending on the I/O thread |
     /// | `NotConnected` | this connection has ended, or the server stops |
     ///

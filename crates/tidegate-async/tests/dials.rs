@@ -107,7 +107,7 @@ fn a_dial_that_fails_says_why() {
         let refused = answer_of(dials().dials(1));
         assert!(refused.starts_with("ConnectionRefused"), "on {model}: {refused}");
         let undeclared = answer_of(dials());
-        assert!(undeclared.starts_with("QuotaExceeded"), "on {model}: {undeclared}");
+        assert!(undeclared.starts_with("Unsupported"), "on {model}: {undeclared}");
         assert!(undeclared.contains("set ServiceOptions::dials"), "on {model}: {undeclared}");
     });
 }

@@ -215,7 +215,8 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
             flow = then(flow, next);
             let n = consumed.bytes.min(rest.len());
             used += n;
-            if !consumed.again || n == 0 || n == rest.len() || !goes_on(flow) || out.holds_input() {
+            let waits = out.holds_input() || out.is_at_work();
+            if !consumed.again || n == 0 || n == rest.len() || !goes_on(flow) || waits {
                 break;
             }
         }
@@ -269,7 +270,8 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
     #[cold]
     fn note(&mut self, fault: Fault, why: &dyn std::fmt::Display) {
         self.shared.counters.count(fault);
-        (self.plain, self.broken) = (Vec::new(), true);
+        // Who has had everything may leave as it likes.
+        (self.plain, self.broken) = (Vec::new(), fault != Fault::Truncated || !self.channel.ended);
         let Inside::Waiting(peer) = &self.inside else {
             return tracing::debug!(%fault, %why, "TLS ended");
         };
@@ -317,10 +319,8 @@ impl<S: Service, C: TlsSide> Session for TlsSession<S, C> {
             Inside::Open(_) => self.note(Fault::Truncated, &"there was no close_notify"),
             Inside::Over => {}
         }
-        // The rest of an answer is sent; if more of it might follow, the peer must not take that for all.
-        if !self.plaintext.is_empty() || out.is_full() || out.is_at_work() {
-            self.channel.ends_silently = true;
-        }
+        // What there is of an answer is sent; unless the session has said that this is all, the peer must not take it so.
+        self.channel.ends_silently = self.next == Flow::Continue;
         self.next = Flow::Close;
         self.pass_on(out)
     }

@@ -74,7 +74,7 @@ struct RemovalLock {
 impl RemovalLock {
     fn take(socket: &Path) -> io::Result<Self> {
         let mut path = socket.as_os_str().to_owned();
-        path.push(".lock");
+        path.push(".tidegate-lock");
         let path = PathBuf::from(path);
         let mut options = File::options();
         options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(bind(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(path.exists());
         drop(held);
-        File::create(folder.path().join("socket.lock")).unwrap(); // of a process that was killed
+        File::create(folder.path().join("socket.tidegate-lock")).unwrap(); // of a process that was killed
         bind(&path).unwrap();
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }

@@ -58,7 +58,7 @@ impl Session for Worker {
         note(&self.0, format!("{} of {}", char::from(input[0]), input.len()));
         out.set_activity(Activity::Work);
         out.wake_at(out.now() + WORK);
-        Consumed::bytes(1)
+        Consumed::bytes(1).again()
     }
 
     fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
@@ -92,10 +92,11 @@ fn what_a_session_at_work_has_left_comes_when_that_is_done_and_before_the_end() 
     }
 }
 
-/// Answers each byte with so many, at once or as there is room.
+/// Answers with so many bytes, at once or as there is room, and then goes on or closes.
 struct Answers {
     left: usize,
     at_once: bool,
+    then: Flow,
 }
 
 impl Answers {
@@ -104,7 +105,7 @@ impl Answers {
             out.write(&[b'x'; 1000]);
             self.left -= 1000;
         }
-        Flow::Continue
+        if self.left == 0 { self.then } else { Flow::Continue }
     }
 }
 
@@ -122,8 +123,13 @@ impl Session for Answers {
 #[test]
 fn an_answer_is_sent_whole_or_not_taken_for_whole_when_a_stream_was_cut_off() {
     const ANSWER: usize = 200_000;
-    for (length, at_once) in [(1000, true), (ANSWER, true), (ANSWER, false)] {
-        let (mut wire, mut test_client) = established(Only::new(Answers { left: length, at_once }));
+    for (left, at_once, then) in [
+        (1000, true, Flow::Continue),
+        (ANSWER, true, Flow::Continue),
+        (ANSWER, true, Flow::Close),
+        (ANSWER, false, Flow::Close),
+    ] {
+        let (mut wire, mut test_client) = established(Only::new(Answers { left, at_once, then }));
         wire.reads = false;
         test_client.say(b"?");
         wire.send(test_client.says());
@@ -131,9 +137,10 @@ fn an_answer_is_sent_whole_or_not_taken_for_whole_when_a_stream_was_cut_off() {
         wire.read();
         test_client.talk_once(&mut wire);
         assert_eq!(wire.state, WireState::Closed);
-        let all = test_client.heard.len() == length;
-        assert_eq!(all, length == 1000 || at_once, "{} bytes of {length}", test_client.heard.len());
-        assert_eq!(test_client.clean_end, length == 1000, "{length} bytes, at once: {at_once}");
+        let heard = test_client.heard.len();
+        assert_eq!(heard == left, at_once, "{heard} bytes of {left}, {then:?}");
+        // Only who says that it closes has said that this is all.
+        assert_eq!(test_client.clean_end, at_once && then == Flow::Close, "{left} bytes, {then:?}");
     }
 }
 

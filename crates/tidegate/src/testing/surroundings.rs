@@ -90,8 +90,8 @@ impl MailSink for Surroundings {
     }
 
     fn has_room(&self, pieces: usize) -> bool {
-        let bounded = self.lock().bounded;
-        bounded == 0 || bounded + pieces <= self.most_mail
+        let waiting = self.lock().mail.len();
+        waiting == 0 || waiting + pieces <= self.most_mail
     }
 }
 

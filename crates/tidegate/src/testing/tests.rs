@@ -3,14 +3,16 @@
 #[cfg(all(feature = "testing", target_os = "linux"))]
 mod upstreams;
 
+use std::convert::Infallible;
 use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::*;
 use crate::policy::{OutboxMarks, Policy};
 use crate::service::{
-    Activity, CloseReason, Consumed, Dial, Dialled, Flow, Mail, Outbox, Peer, Recipient, Refusal, Service,
-    Session,
+    Activity, CloseReason, Consumed, Dial, Dialled, Flow, Group, Mail, MailboxError, Outbox, Peer, Recipient,
+    Refusal, Service, Session,
 };
 
 /// What each byte asks for.
@@ -259,4 +261,41 @@ impl Service for Picky {
 fn a_service_may_refuse_and_has_an_address_only_if_it_asks() {
     let refusal: Box<dyn std::error::Error> = TestConnection::open(&Picky).err().unwrap().into();
     assert_eq!(refusal.to_string(), "the service refuses this connection");
+}
+
+/// Writes what its group is sent.
+struct GroupMember(Arc<Mutex<Group>>);
+
+impl Recipient for GroupMember {
+    type Message = Infallible;
+}
+
+impl Session for GroupMember {
+    fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
+        self.0.lock().unwrap().join(&Self::mailbox(out));
+        Flow::Continue
+    }
+
+    fn on_bytes(&mut self, input: &[u8], _: &mut Outbox<'_>) -> Consumed {
+        Consumed::all(input)
+    }
+
+    fn on_mail(&mut self, mail: Mail, out: &mut Outbox<'_>) -> Flow {
+        let Mail::Group(message) = mail else { return Flow::Abort };
+        out.write(message.downcast_ref::<[u8; 1]>().unwrap());
+        Flow::Continue
+    }
+}
+
+#[test]
+fn a_group_finds_the_queue_full_as_on_a_server() {
+    let group = Arc::<Mutex<Group>>::default();
+    let mut member = TestConnection::of_session(GroupMember(group.clone()), Policy::default().mail_queue(1));
+    let send = |byte| group.lock().unwrap().send(Arc::new([byte]));
+    assert_eq!(send(b'a'), Ok(()));
+    assert_eq!(send(b'b'), Err(MailboxError::Full));
+    member.settle();
+    assert_eq!(send(b'c'), Ok(()));
+    member.settle();
+    assert_eq!(member.output(), b"ac");
 }

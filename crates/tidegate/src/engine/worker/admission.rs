@@ -145,13 +145,13 @@ impl DialRoom {
             Quota::Dials if self.stopped => {
                 Err(io::Error::new(io::ErrorKind::NotConnected, "the server has stopped"))
             }
+            Quota::Dials if self.dials == 0 => {
+                let why = "the service has not declared that its sessions dial; set ServiceOptions::dials";
+                Err(io::Error::new(io::ErrorKind::Unsupported, why))
+            }
             Quota::Dials if self.dialled >= self.dials => {
-                let why = if self.dials == 0 {
-                    "the service has not declared that its sessions dial; set ServiceOptions::dials"
-                } else {
-                    "all places for connections that sessions dial are taken; raise max_connections, or \
-                     ServiceOptions::dials"
-                };
+                let why = "all places for connections that sessions dial are taken; raise max_connections, or \
+                           ServiceOptions::dials";
                 Err(io::Error::new(io::ErrorKind::QuotaExceeded, why))
             }
             Quota::Share if self.stopping || !self.has_place => {
