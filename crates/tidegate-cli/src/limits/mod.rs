@@ -41,6 +41,9 @@ pub struct Limits {
     /// Descriptors reserved for the service.
     #[arg(skip)]
     pub of_the_service: usize,
+    /// Connections that each of its sessions dials.
+    #[arg(skip)]
+    pub dials: usize,
     /// What the service needs the high watermark of outboxes to be at most.
     #[arg(skip)]
     most_queued: Option<usize>,
@@ -153,7 +156,8 @@ impl Limits {
     /// Descriptors for all connections of the policy.
     pub fn want(&self, policy: &Policy, model: Model) -> Want {
         let needed =
-            model.descriptors_for(policy.max_connections, model.threads(policy)) + self.of_the_service;
+            model.descriptors_for_dialling(policy.max_connections, model.threads(policy), self.dials)
+                + self.of_the_service;
         if self.given.has("max_connections") { Want::Exactly(needed) } else { Want::UpTo(needed) }
     }
 
@@ -189,8 +193,8 @@ impl Limits {
     /// default is lowered. Returns a note about that.
     pub fn fit(&self, policy: &mut Policy, model: Model, share: usize) -> Result<Option<String>, Failure> {
         let all = usize::try_from(system::descriptor_limit().0).unwrap_or(usize::MAX);
-        let most =
-            model.most_connections_within(share.saturating_sub(self.of_the_service), model.threads(policy));
+        let of_connections = share.saturating_sub(self.of_the_service);
+        let most = model.most_connections_dialling(of_connections, model.threads(policy), self.dials);
         let of_kernel = self.fit_kernel(policy, model)?;
         let limit =
             if share < all { format!("{all}, of which this server has {share},") } else { all.to_string() };

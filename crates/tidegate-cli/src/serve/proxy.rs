@@ -54,9 +54,10 @@ enum Version {
 }
 
 impl ProxyArgs {
-    pub fn plan(self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
+    pub fn plan(mut self, label: Label) -> Result<Box<dyn PlannedServer>, Failure> {
         let mut policy = self.how.limits.policy();
         self.how.limits.widen_buffers(&mut policy, BUFFER_BYTES);
+        self.how.limits.dials = 1;
         let mut limits = UpstreamLimits::default();
         self.limits.apply(&mut limits);
         let options = ProxyOptions {

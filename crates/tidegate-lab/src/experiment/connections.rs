@@ -225,8 +225,16 @@ fn start_server(generator: Generator<'_>, model: Model, plan: &Sizing) -> Result
     generator.server("echo", model, &options)
 }
 
+/// A probe that was not answered is tried once more for at least so long: a short one may get no processor at all on a
+/// machine that does other things.
+const SECOND_PROBE: Duration = Duration::from_secs(2);
+
 /// One busy connection in a separate process.
 fn probe(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> {
+    probe_once(bench, url, window).or_else(|_| probe_once(bench, url, window.max(SECOND_PROBE)))
+}
+
+fn probe_once(bench: &Bench, url: &str, window: Duration) -> Result<Probe, LabError> {
     let file = LoadResultFile::new()?;
     let (seconds, size) = (window.as_secs_f64().to_string(), MESSAGE_BYTES.to_string());
     let args = ["load", "echo", url, "-c", "1", "-d", &seconds, "--size", &size, "--threads", "1"];

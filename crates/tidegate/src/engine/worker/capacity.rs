@@ -154,7 +154,14 @@ impl Model {
     /// the rest.
     #[must_use]
     pub fn most_connections_within(self, descriptors: usize, threads: usize) -> usize {
-        self.most_under(limit(), descriptors, threads.max(1))
+        self.most_connections_dialling(descriptors, threads, 0)
+    }
+
+    /// The same for a service whose sessions may have dialled `dials` connections each, which are counted, too
+    /// ([`ServiceOptions::dials`](crate::ServiceOptions::dials)).
+    #[must_use]
+    pub fn most_connections_dialling(self, descriptors: usize, threads: usize, dials: usize) -> usize {
+        self.most_under(limit(), descriptors, threads.max(1), dials)
     }
 
     /// Descriptors with which [`most_connections_within`](Self::most_connections_within) is at least `connections`.
@@ -162,24 +169,37 @@ impl Model {
     /// at.
     #[must_use]
     pub fn descriptors_for(self, connections: usize, threads: usize) -> usize {
-        self.needed_under(limit(), connections, threads.max(1))
+        self.descriptors_for_dialling(connections, threads, 0)
     }
 
-    fn most_under(self, limit: usize, part: usize, threads: usize) -> usize {
+    /// The same for [`most_connections_dialling`](Self::most_connections_dialling).
+    #[must_use]
+    pub fn descriptors_for_dialling(self, connections: usize, threads: usize, dials: usize) -> usize {
+        self.needed_under(limit(), connections, threads.max(1), dials)
+    }
+
+    fn most_under(self, limit: usize, part: usize, threads: usize, dials: usize) -> usize {
         let ordinary = descriptors(part, self.own_descriptors(threads));
         let of_loops = ordinary / threads * threads;
         match self {
             Self::Blocking | Self::Tokio | Self::Pool => ordinary,
             // The table of each ring is bounded by the limit, but takes nothing of it; ordinary descriptors follow.
-            Self::Uring => of_loops.saturating_add(threads.saturating_mul(slots(limit))),
+            Self::Uring => threads.saturating_mul(of_ring(slots(limit), ordinary / threads, dials)),
             Self::EventSelect | Self::Overlapped => of_loops.min(threads.saturating_mul(EVENT_CONNECTIONS)),
             _ => of_loops,
         }
     }
 
-    fn needed_under(self, limit: usize, connections: usize, threads: usize) -> usize {
-        let in_tables = if self == Self::Uring { threads.saturating_mul(slots(limit)) } else { 0 };
-        let of_loops = connections.saturating_sub(in_tables).div_ceil(threads).saturating_mul(threads);
+    fn needed_under(self, limit: usize, connections: usize, threads: usize, dials: usize) -> usize {
+        let ordinary = match self {
+            Self::Uring => {
+                let in_tables = threads.saturating_mul(slots(limit));
+                let dialled = connections - accept::admitted(connections, dials);
+                connections.saturating_sub(in_tables).max(dialled)
+            }
+            _ => connections,
+        };
+        let of_loops = ordinary.div_ceil(threads).saturating_mul(threads);
         of_loops.saturating_add(self.own_descriptors(threads)).saturating_add(RESERVED)
     }
 
@@ -200,12 +220,12 @@ mod tests {
 
     #[test]
     fn the_room_follows_from_limit_and_threads() {
-        assert_eq!(Model::Epoll.most_under(1024, 1024, 2), 1024 - 64 - 4);
-        assert_eq!(Model::Tokio.most_under(1024, 1024, 2), 1024 - 64);
-        assert_eq!(Model::Pool.most_under(1024, 1024, 256), 1024 - 64 - 256);
-        assert_eq!(Model::Uring.most_under(1024, 1024, 1), 1024 - 64 - 2 + (1024 - 64));
-        assert_eq!(Model::Uring.most_under(1024, 1024, 2), 1024 - 64 - 6 + 2 * (1024 - 64));
-        assert_eq!(Model::Uring.most_under(usize::MAX, usize::MAX, 2), usize::MAX);
+        assert_eq!(Model::Epoll.most_under(1024, 1024, 2, 0), 1024 - 64 - 4);
+        assert_eq!(Model::Tokio.most_under(1024, 1024, 2, 0), 1024 - 64);
+        assert_eq!(Model::Pool.most_under(1024, 1024, 256, 0), 1024 - 64 - 256);
+        assert_eq!(Model::Uring.most_under(1024, 1024, 1, 0), 1024 - 64 - 2 + (1024 - 64));
+        assert_eq!(Model::Uring.most_under(1024, 1024, 2, 0), 1024 - 64 - 6 + 2 * (1024 - 64));
+        assert_eq!(Model::Uring.most_under(usize::MAX, usize::MAX, 2, 0), usize::MAX);
     }
 
     #[test]
@@ -226,8 +246,8 @@ mod tests {
 
     #[test]
     fn a_small_limit_leaves_room_too() {
-        assert_eq!(Model::Uring.most_under(64, 64, 2), 64 - 16 - 6 + 2 * 48);
-        assert_eq!(Model::Poll.most_under(3, 3, 2), 0);
+        assert_eq!(Model::Uring.most_under(64, 64, 2, 0), 64 - 16 - 6 + 2 * 48);
+        assert_eq!(Model::Poll.most_under(3, 3, 2, 0), 0);
     }
 
     #[test]
@@ -235,10 +255,17 @@ mod tests {
         let bound_by_events = [Model::EventSelect, Model::Overlapped];
         for model in Model::ALL.iter().copied().filter(|model| !bound_by_events.contains(model)) {
             for (connections, threads) in [(1, 1), (7, 2), (100, 3), (5000, 256), (60_000, 2)] {
-                let needed = model.needed_under(1024, connections, threads);
-                assert!(model.most_under(1024, needed, threads) >= connections, "{model} {connections}");
+                for dials in [0, 1, 3] {
+                    let needed = model.needed_under(1024, connections, threads, dials);
+                    let most = model.most_under(1024, needed, threads, dials);
+                    assert!(most >= connections, "{model} {connections}, {dials} dials");
+                }
             }
         }
-        assert_eq!(Model::Uring.needed_under(1024, 1900, 2), 6 + 64, "all of them find room in the tables");
+        assert_eq!(
+            Model::Uring.needed_under(1024, 1900, 2, 0),
+            6 + 64,
+            "all of them find room in the tables"
+        );
     }
 }
