@@ -14,8 +14,8 @@ const SLOW_US: f64 = 2_000.0;
 /// A backlog has grown if this part of what was due in half the window was added to it, and more than a few requests.
 const BEHIND: f64 = 0.05;
 const FEW: f64 = 10.0;
-/// Samples below which a mean concurrency says nothing.
-const SAMPLES: u64 = 15;
+/// Samples of the requests in flight below which their mean, or its growth, says nothing.
+pub(crate) const SAMPLES: u64 = 15;
 
 /// Of a generator that nobody could look at.
 const UNKNOWN: &str = "this system does not report thread CPU usage; check the processors yourself";
@@ -121,7 +121,7 @@ fn limited_by(r: &Report, e: &Evidence, warnings: &[Warning]) -> (LimitedBy, &'s
         let late = is_many(open.late_starts, open.started);
         let missed = warnings.iter().any(|w| matches!(w, Warning::PacingMissed { .. }));
         let lost = warnings.iter().any(|w| matches!(w, Warning::LostSamples { .. }));
-        let behind = e.backlog_growth > FEW.max(open.scheduled as f64 / 2.0 * BEHIND);
+        let behind = e.samples >= SAMPLES && e.backlog_growth > FEW.max(open.scheduled as f64 / 2.0 * BEHIND);
         return match (late || missed || behind, generator_full) {
             (false, _) if lost => (
                 LimitedBy::Neither,
@@ -135,17 +135,17 @@ fn limited_by(r: &Report, e: &Evidence, warnings: &[Warning]) -> (LimitedBy, &'s
                 LimitedBy::Generator,
                 "it could not keep the rate with the processor it had; give it more --threads and dedicated processors",
             ),
-            // A generator that wakes up late does not make answers wait.
-            (true, false) if behind && !missed => (
-                LimitedBy::Server,
-                "the requested rate was sent, but more and more requests waited for their answers; lower --rate, or \
-                 measure longer (-d) to be sure",
-            ),
+            // One that wakes up late also sees answers late, and so more requests in flight than there were.
             (true, false)
                 if is_many(open.late_wake_ups, open.started) && open.late_wake_ups * 2 > open.late_starts =>
             {
                 (LimitedBy::Generator, WOKE_LATE)
             }
+            (true, false) if behind && !missed => (
+                LimitedBy::Server,
+                "the requested rate was sent, but more and more requests waited for their answers; lower --rate, or \
+                 measure longer (-d) to be sure",
+            ),
             (true, false) => (
                 LimitedBy::Server,
                 "requests were late because all connections waited for answers; lower --rate, or raise -c to be sure",
@@ -336,7 +336,9 @@ mod tests {
         assert!(grown.limited_by == LimitedBy::Server && !grown.because.contains("raise"), "{grown}");
         assert_eq!(with(200.0, (0.95, 0.0)).limited_by, LimitedBy::Generator);
         assert_eq!(with_late(500, 100.0, (0.5, 0.0)).limited_by, LimitedBy::Generator);
-        assert_eq!(with_late(500, 200.0, (0.5, 0.0)).limited_by, LimitedBy::Server, "whatever woke up late");
+        assert_eq!(with_late(500, 200.0, (0.5, 0.0)).limited_by, LimitedBy::Generator, "its own lateness");
+        let few = Evidence { backlog_growth: 200.0, samples: SAMPLES - 1, ..seen((0.5, 0.0), None) };
+        assert_eq!(assess(&open_loop(10, 10, 0), few).limited_by, LimitedBy::Neither, "too few samples");
     }
 
     #[test]

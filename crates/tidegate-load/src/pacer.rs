@@ -257,6 +257,12 @@ impl Pacer {
         self.next.load(Relaxed) >= self.end()
     }
 
+    /// Whether the schedule has begun and its rate does not change any more.
+    pub(crate) fn is_at_final_rate(&self, now: Instant) -> bool {
+        let since = self.start.get().map(|&start| now.saturating_duration_since(start));
+        since.is_some_and(|since| since.as_secs_f64() >= self.schedule.ramp_s)
+    }
+
     /// Measured requests of the schedule, and those of them that have not been begun.
     pub(crate) fn outcome(&self) -> (u64, u64) {
         self.outcome_of(self.end())

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
+use crate::assessment::SAMPLES;
 use crate::histogram::encode;
+use crate::pacer::Pacer;
 use crate::plan::{AfterResponse, Protocol};
 use crate::report::{Latency, OpenLoop, Report, Second};
 use crate::run_state::RunState;
@@ -70,8 +72,11 @@ impl Backlog {
     }
 
     /// By how much the mean of the last quarter of the window exceeds that of the second one. In the first quarter it
-    /// grows until the first answers come, however fast the server is.
+    /// grows until the first answers come, however fast the server is. 0 if there are too few samples.
     fn growth(&self) -> f64 {
+        if (self.samples.len() as u64) < SAMPLES {
+            return 0.0;
+        }
         let quarter = self.samples.len() / 4;
         let mean = |samples: &[u64]| samples.iter().sum::<u64>() as f64 / quarter.max(1) as f64;
         mean(&self.samples[self.samples.len() - quarter..]) - mean(&self.samples[quarter..2 * quarter])
@@ -103,9 +108,12 @@ impl Recorder {
         self.looks = (self.looks.0 + in_flight, self.looks.1 + 1);
     }
 
-    /// Adds a sample of the requests in flight while a schedule goes on.
-    pub(crate) fn look_at_backlog(&mut self, now: Instant, in_flight: u64) {
-        self.backlog.look(now, in_flight);
+    /// Adds a sample of the requests in flight while the schedule goes on at its final rate: during a ramp they grow
+    /// with the rate, even if each answer takes the same time.
+    pub(crate) fn look_at_backlog(&mut self, pacer: &Pacer, now: Instant, in_flight: u64) {
+        if !pacer.is_spent() && pacer.is_at_final_rate(now) {
+            self.backlog.look(now, in_flight);
+        }
     }
 
     /// How many more requests were in flight at the end of the schedule than in the middle.
@@ -254,6 +262,8 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::tests::plan;
+    use crate::plan::{Amount, Plan, Rate};
 
     /// The growth of a window of so many samples, with so many requests in flight in each.
     fn growth(samples: u64, in_flight: impl Fn(u64) -> u64) -> f64 {
@@ -274,6 +284,29 @@ mod tests {
             let part = growth(samples, |at| at) / samples as f64;
             assert!((part - 0.5).abs() < 0.02, "half of what the whole window adds: {part}");
         }
-        assert_eq!((growth(0, |_| 9), growth(3, |at| 9 * at)), (0.0, 0.0), "too few to tell");
+        let last = SAMPLES - 1;
+        assert_eq!((growth(0, |_| 9), growth(last, |at| 9 * at)), (0.0, 0.0), "too few to tell");
+        assert!(growth(SAMPLES, |at| 9 * at) > 0.0);
+    }
+
+    /// Answers take 100 ms each, while the rate grows from 100 to 10,000 requests/s in the first two seconds of four.
+    #[test]
+    fn requests_in_flight_that_grow_with_a_ramp_are_no_backlog() {
+        let ramp = Duration::from_secs(2);
+        let rate = Rate { requests_per_s: 10_000.0, ramp: Some((100.0, ramp)) };
+        let plan = Plan { rate: Some(rate), amount: Amount::Requests(30_000), ..plan() };
+        let begun = Instant::now();
+        let growth_after = |length_s: u64| {
+            let pacer = Pacer::of(&plan).unwrap();
+            pacer.begin(begun, begun, begun);
+            let mut recorder = Recorder::new(begun);
+            for ms in (0..length_s * 1000).step_by(10) {
+                let in_flight = ms.min(2_000) / 2;
+                recorder.look_at_backlog(&pacer, begun + Duration::from_millis(ms), in_flight);
+            }
+            (recorder.backlog_growth(), recorder.backlog.samples.len())
+        };
+        assert_eq!(growth_after(2), (0.0, 0), "a ramp for the whole window");
+        assert_eq!(growth_after(4), (0.0, 200), "what follows the ramp is judged");
     }
 }

@@ -501,8 +501,8 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             };
             let (now, in_flight) = (Instant::now(), self.run_state.sum(|t| t.in_flight));
             recorder.look(in_flight);
-            if self.run_state.pacer.as_ref().is_some_and(|pacer| !pacer.is_spent()) {
-                recorder.look_at_backlog(now, in_flight);
+            if let Some(pacer) = &self.run_state.pacer {
+                recorder.look_at_backlog(pacer, now, in_flight);
             }
             if now >= recorder.next()
                 && let Some(second) = recorder.collect(self.run_state, now)
