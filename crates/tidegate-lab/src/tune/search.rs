@@ -5,9 +5,10 @@ use std::fmt;
 use tidegate_load::verdict::{LimitedBy, Verdict};
 
 use super::{Goal, Knob, Setting, Settings};
-use crate::bootstrap::LEAST_ROUNDS;
+use crate::bootstrap::{LEAST_ROUNDS, median};
 use crate::compare::{FALSE_ALARM, Judged, Significance, judge};
 use crate::experiment::LeftOut;
+use crate::experiment::demand::LEAST_PART;
 use crate::run::{Better, Measure, Row};
 
 /// How much better a value has to be for sure to take the place of the default: less is not worth a file that others
@@ -45,6 +46,48 @@ pub(super) struct Trial {
     pub(super) cpu_s_per_100k: Option<f64>,
     /// Who was the limit of a rate.
     pub(super) verdict: Option<Verdict>,
+    /// What was answered of a schedule.
+    pub(super) rate: Option<AnsweredRate>,
+}
+
+/// Requests a second of an open loop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct AnsweredRate {
+    pub(super) scheduled_per_s: f64,
+    pub(super) answered_per_s: f64,
+}
+
+impl Trial {
+    fn is_limited_by(&self, side: LimitedBy) -> bool {
+        self.verdict.as_ref().is_some_and(|verdict| verdict.limited_by == side)
+    }
+
+    /// What was answered of a schedule that the load did not limit.
+    fn rate_of_server(&self) -> Option<AnsweredRate> {
+        self.rate.filter(|_| !self.is_limited_by(LimitedBy::Generator))
+    }
+
+    /// Whether less was answered than a figure of this rate takes, and the load was not the limit.
+    fn is_short(&self) -> bool {
+        self.rate_of_server().is_some_and(|rate| rate.answered_per_s < LEAST_PART * rate.scheduled_per_s)
+    }
+}
+
+/// Why the rounds of a candidate are no figures of the rate: their median is below it. One short round with a pause in
+/// it is not enough.
+fn shortfall(trials: &[Trial]) -> Option<TrialFailure> {
+    let rates: Vec<AnsweredRate> = trials.iter().filter_map(Trial::rate_of_server).collect();
+    let scheduled_per_s = rates.first()?.scheduled_per_s;
+    let answered: Vec<f64> = rates.iter().map(|rate| rate.answered_per_s).collect();
+    let answered_per_s = median(&answered)?;
+    if answered_per_s >= LEAST_PART * scheduled_per_s {
+        return None;
+    }
+    let short = trials.iter().filter(|trial| trial.is_short());
+    let of_server = short.clone().filter(|trial| trial.is_limited_by(LimitedBy::Server)).count();
+    let side = if of_server * 2 > short.count() { FailedSide::Server } else { FailedSide::Unknown };
+    let why = format!("it answered {answered_per_s:.0} of {scheduled_per_s} requests/s");
+    Some(TrialFailure { side, why })
 }
 
 /// Which side a failure is of.
@@ -302,7 +345,8 @@ impl<'a, L: Laboratory, F: FnMut(&SearchStage)> Descent<'a, L, F> {
         (stage, measured)
     }
 
-    /// Rounds of all candidates, which take turns. Who fails once is out.
+    /// Rounds of all candidates, which take turns. One with failed requests in a round is out, and one that does not
+    /// keep the rate as soon as most of its rounds cannot.
     fn tried(
         &mut self,
         name: &str,
@@ -311,11 +355,13 @@ impl<'a, L: Laboratory, F: FnMut(&SearchStage)> Descent<'a, L, F> {
         let (mut stage, mut failed) = (SearchStage::new(name), Vec::new());
         let mut running: Vec<(TuneCandidate, Vec<Trial>)> =
             candidates.into_iter().map(|c| (c, Vec::new())).collect();
-        for round in 0..self.settings.rounds {
+        let rounds = self.settings.rounds;
+        for round in 0..rounds {
             let mut rest = Vec::new();
             for (candidate, mut trials) in running {
                 let is_first = round == 0 && rest.is_empty() && self.found.stages.is_empty();
-                if !is_first && self.is_over() {
+                let is_lost = trials.iter().filter(|trial| trial.is_short()).count() * 2 > rounds;
+                if is_lost || (!is_first && self.is_over()) {
                     rest.push((candidate, trials));
                     continue;
                 }
@@ -324,16 +370,22 @@ impl<'a, L: Laboratory, F: FnMut(&SearchStage)> Descent<'a, L, F> {
                         trials.push(trial);
                         rest.push((candidate, trials));
                     }
-                    Err(failure) => {
-                        stage
-                            .failed
-                            .push(LeftOut { model: candidate.name.clone(), why: failure.to_string() });
-                        failed.push((candidate, failure));
-                    }
+                    Err(failure) => failed.push((candidate, failure)),
                 }
             }
             running = rest;
         }
+        running.retain(|(candidate, trials)| {
+            let shortfall = shortfall(trials);
+            let is_kept = shortfall.is_none();
+            failed.extend(shortfall.map(|failure| (candidate.clone(), failure)));
+            is_kept
+        });
+        let left_out = |(candidate, failure): &(TuneCandidate, TrialFailure)| LeftOut {
+            model: candidate.name.clone(),
+            why: failure.to_string(),
+        };
+        stage.failed = failed.iter().map(left_out).collect();
         running.retain(|(_, trials)| !trials.is_empty());
         stage.rows =
             running.iter().map(|(c, trials)| row(self.settings.goal, name, &c.name, trials)).collect();

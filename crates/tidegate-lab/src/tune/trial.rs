@@ -6,9 +6,8 @@ use tidegate::Model;
 
 use tidegate_load::verdict::LimitedBy;
 
-use super::search::{FailedSide, Laboratory, Trial, TrialFailure, TuneCandidate};
+use super::search::{AnsweredRate, FailedSide, Laboratory, Trial, TrialFailure, TuneCandidate};
 use super::{Goal, Setting, Settings};
-use crate::experiment::demand::LEAST_PART;
 use crate::experiment::generator::Generator;
 use crate::experiment::round::{self, Length, Round};
 use crate::experiment::share::CpuShare;
@@ -135,7 +134,7 @@ impl<'a, P: FnMut(&str)> Workbench<'a, P> {
         // Memory has no limit that a load could be: every connection stood and had its message back, or there is no
         // figure.
         let figure = user + row.kernel_bytes_each.unwrap_or(0.0);
-        Ok(Trial { figure, cpu_s_per_100k: None, verdict: None })
+        Ok(Trial { figure, cpu_s_per_100k: None, verdict: None, rate: None })
     }
 }
 
@@ -174,31 +173,29 @@ impl TuneLoad<'_> {
                 if server.process.ended().is_some() { FailedSide::Server } else { FailedSide::Unknown };
             TrialFailure { side, why: e.to_string() }
         })?;
-        checked(round, self.rate)
+        checked(round)
     }
 }
 
-/// A round with failures has no figure, and one in which the server did not keep the rate has none of that rate. Where
-/// the load did not keep it, the round is not counted later.
-fn checked(round: Round, rate: Option<f64>) -> Result<Round, TrialFailure> {
-    let limited_by = round.verdict.limited_by;
-    if round.failed > 0 {
-        let side = match limited_by {
-            LimitedBy::Server => FailedSide::Server,
-            LimitedBy::Generator => FailedSide::Load,
-            LimitedBy::Neither => FailedSide::Unknown,
-        };
-        let why = format!("{} requests failed or were not answered in time", round.failed);
-        return Err(TrialFailure { side, why });
+/// A round with failures has no figure.
+fn checked(round: Round) -> Result<Round, TrialFailure> {
+    if round.failed == 0 {
+        return Ok(round);
     }
+    let side = match round.verdict.limited_by {
+        LimitedBy::Server => FailedSide::Server,
+        LimitedBy::Generator => FailedSide::Load,
+        LimitedBy::Neither => FailedSide::Unknown,
+    };
+    let why = format!("{} requests failed or were not answered in time", round.failed);
+    Err(TrialFailure { side, why })
+}
+
+/// A round of HTTP requests as a trial with this figure.
+fn trial(figure: f64, cpu_s_per_100k: Option<f64>, scheduled_per_s: Option<f64>, round: Round) -> Trial {
     let answered_per_s = round.requests_per_s;
-    match rate {
-        Some(rate) if answered_per_s < LEAST_PART * rate && limited_by == LimitedBy::Server => {
-            let why = format!("it answered {answered_per_s:.0} of {rate} requests/s");
-            Err(TrialFailure { side: FailedSide::Server, why })
-        }
-        _ => Ok(round),
-    }
+    let rate = scheduled_per_s.map(|scheduled_per_s| AnsweredRate { scheduled_per_s, answered_per_s });
+    Trial { figure, cpu_s_per_100k, verdict: Some(round.verdict), rate }
 }
 
 /// Whether this machine can give both sides so many connections.
@@ -223,22 +220,16 @@ fn side_of(plan: &sizing::Sizing) -> FailedSide {
 impl<P: FnMut(&str)> Laboratory for Workbench<'_, P> {
     fn measure(&mut self, stage: &str, candidate: &TuneCandidate) -> Result<Trial, TrialFailure> {
         (self.progress)(&format!("{stage}: {}", candidate.name));
-        let of = |figure: f64, round: Round| Trial {
-            figure,
-            cpu_s_per_100k: Some(round.cpu_s_per_100k),
-            verdict: Some(round.verdict),
-        };
+        let of = |figure: f64, rate, round: Round| trial(figure, Some(round.cpu_s_per_100k), rate, round);
         match self.settings.goal {
             Goal::Throughput => {
                 let round = self.http(candidate)?;
-                Ok(of(self.share.rate_of_all(&round), round))
+                Ok(of(self.share.rate_of_all(&round), self.rate, round))
             }
-            Goal::P99 => self.http(candidate).map(|round| of(round.p99_us, round)),
-            Goal::Cpu => self.http(candidate).map(|round| Trial {
-                figure: round.cpu_s_per_100k,
-                cpu_s_per_100k: None,
-                verdict: Some(round.verdict),
-            }),
+            Goal::P99 => self.http(candidate).map(|round| of(round.p99_us, self.rate, round)),
+            Goal::Cpu => {
+                self.http(candidate).map(|round| trial(round.cpu_s_per_100k, None, self.rate, round))
+            }
             Goal::Connections => self.resting(candidate),
         }
     }
@@ -255,9 +246,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_that_does_not_keep_the_rate_has_failed() {
+    fn a_round_with_failures_has_no_figure_and_a_short_one_says_what_was_answered() {
         let bench = Bench { program: "a".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
-        let of = |requests_per_s: f64, late_wake_ups| {
+        let of = |requests_per_s: f64, late_wake_ups, failed| {
             let requests = requests_per_s as u64;
             let open = OpenLoop {
                 scheduled: 25_000,
@@ -270,16 +261,22 @@ mod tests {
             let report = Report {
                 requests,
                 requests_per_s,
+                failed,
                 elapsed_s: 1.0,
                 open_loop: Some(open),
                 ..Report::default()
             };
-            checked(Round::of(&bench, &report, 0.5), Some(25_000.0))
+            let round = checked(Round::of(&bench, &report, 0.5))?;
+            Ok(trial(1.0, None, Some(25_000.0), round))
         };
-        assert!(of(24_990.0, 0).is_ok());
-        let failure = of(10_538.0, 0).unwrap_err();
-        assert_eq!(failure.to_string(), "the server failed: it answered 10538 of 25000 requests/s");
-        let of_load = of(10_538.0, 14_000).unwrap();
-        assert_eq!(of_load.verdict.limited_by, LimitedBy::Generator, "not counted later");
+        let failure: TrialFailure = of(24_990.0, 0, 3).unwrap_err();
+        assert!(failure.to_string().ends_with("3 requests failed or were not answered in time"), "{failure}");
+        let limited_by = |late_wake_ups| {
+            let trial = of(10_538.0, late_wake_ups, 0).unwrap();
+            assert_eq!(trial.rate.unwrap().answered_per_s, 10_538.0);
+            trial.verdict.unwrap().limited_by
+        };
+        assert_eq!(limited_by(0), LimitedBy::Server);
+        assert_eq!(limited_by(14_000), LimitedBy::Generator, "not counted later");
     }
 }

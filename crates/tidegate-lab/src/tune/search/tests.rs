@@ -17,6 +17,8 @@ struct Fake {
     limit: LimitedBy,
     /// Who is the limit of a candidate instead, in this many of every five rounds.
     limits: BTreeMap<&'static str, (LimitedBy, usize)>,
+    /// What a candidate answers of 1,000 requests a second, in this many of every five rounds; of the others all.
+    answered: BTreeMap<&'static str, (f64, usize)>,
     trials_left: usize,
     asked: Vec<String>,
 }
@@ -30,6 +32,7 @@ impl Fake {
             side: FailedSide::Server,
             limit: LimitedBy::Server,
             limits: BTreeMap::new(),
+            answered: BTreeMap::new(),
             trials_left: 10_000,
             asked: Vec::new(),
         }
@@ -50,6 +53,8 @@ impl Laboratory for Fake {
         let noise = [1.0, 1.01, 0.99, 1.005, 0.995, 1.008, 0.992][self.asked.len() % 7];
         let before = self.asked.iter().filter(|&name| *name == candidate.name).count() - 1;
         let other = self.limits.get(candidate.name.as_str()).filter(|&&(_, rounds)| before % 5 < rounds);
+        let answered = self.answered.get(candidate.name.as_str()).filter(|&&(_, rounds)| before % 5 < rounds);
+        let answered_per_s = answered.map_or(1000.0, |&(answered, _)| answered);
         let verdict = Verdict {
             limited_by: other.map_or(self.limit, |&(limit, _)| limit),
             because: String::new(),
@@ -61,6 +66,7 @@ impl Laboratory for Fake {
             figure: if self.limit == LimitedBy::Generator { 1000.0 * noise } else { 1000.0 * factor * noise },
             cpu_s_per_100k: Some(noise / factor),
             verdict: Some(verdict),
+            rate: Some(AnsweredRate { scheduled_per_s: 1000.0, answered_per_s }),
         })
     }
 
@@ -184,6 +190,37 @@ fn the_best_model_is_found_and_one_that_fails_is_out() {
     assert_eq!((stage.rows.len(), stage.failed.len(), stage.failed[0].model.as_str()), (2, 1, "uring"));
     fake.failing = vec!["epoll", "uring", "poll"];
     assert_eq!(model(&mut fake).0, None);
+}
+
+#[test]
+fn a_candidate_is_out_if_the_median_of_its_rounds_is_below_the_rate() {
+    let with = |name: &'static str, answered: f64, rounds, limit| {
+        let mut fake = Fake::new(&[("uring", 1.3)]);
+        fake.answered.insert(name, (answered, rounds));
+        fake.limits.insert(name, (limit, rounds));
+        let settings = Settings { rounds: 4, ..settings(Goal::Throughput) };
+        let mut descent = Descent::new(&mut fake, &settings, |_| {});
+        let models = [Model::Epoll, Model::Uring].map(|m| TuneCandidate::of(Setting::new(m), 100));
+        let chosen = descent.model(models.into()).unwrap().to_string();
+        let stage = descent.found().stages.remove(0);
+        let why: Vec<String> = stage.failed.iter().map(|left_out| left_out.why.clone()).collect();
+        (chosen, why.join(", "), fake.asked.iter().filter(|asked| *asked == name).count())
+    };
+    let kept = || ("uring".to_owned(), String::new(), 4);
+    for name in ["epoll", "uring"] {
+        assert_eq!(with(name, 950.0, 1, LimitedBy::Server), kept(), "{name}: one short round is a pause");
+        assert_eq!(with(name, 950.0, 2, LimitedBy::Server), kept(), "{name}: the median is 97.5%");
+    }
+    assert_eq!(with("uring", 400.0, 1, LimitedBy::Server), kept());
+    let out =
+        |by: &str, rounds| ("epoll".to_owned(), format!("{by}it answered 400 of 1000 requests/s"), rounds);
+    assert_eq!(
+        with("uring", 400.0, 5, LimitedBy::Server),
+        out("the server failed: ", 3),
+        "none is to be had"
+    );
+    assert_eq!(with("uring", 400.0, 5, LimitedBy::Neither), out("", 3));
+    assert_eq!(with("uring", 400.0, 4, LimitedBy::Generator).1, "", "rounds of the load are not counted");
 }
 
 #[test]
