@@ -335,6 +335,7 @@ mod tests {
         let stats = run_state.thread_stats(0);
         let why = stats.first_error.clone().unwrap_or_default();
         assert_eq!((stats.requests, stats.failed, stats.in_flight), (1, 1, 0));
+        assert_eq!(stats.ended(), 1, "no message was used up");
         assert!(why.contains("closed before its next message"), "{why}");
     }
 

@@ -21,6 +21,7 @@ use crate::recorder::Recorder;
 use crate::report::{Report, RunEvent, RunStatus, TlsReport};
 use crate::run_state::{RunState, Stage, not_connected};
 use crate::target::is_remote;
+use crate::thread_stats::ThreadStats;
 use crate::verdict::Evidence;
 
 /// Attempts in flight while connections are opened: below every system's backlog.
@@ -476,7 +477,10 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
                 }
                 Amount::Requests(n) => {
                     self.rest_until(Instant::now() + LOOK);
-                    let ended = self.run_state.sum(|t| t.requests + t.failed);
+                    let ended = match self.run_state.plan.messages_each {
+                        Some(_) => self.run_state.sum(|t| t.requests + t.failed), // what is missing ends, too
+                        None => self.run_state.sum(ThreadStats::ended),
+                    };
                     // On a schedule, nothing may be due for a long time.
                     let next = self.run_state.pacer.as_ref().and_then(Pacer::next_due);
                     if ended != progress.0 || next.is_some_and(|due| due > Instant::now()) {

@@ -60,6 +60,8 @@ pub(crate) struct ThreadStats {
     pub(crate) first_error: Option<String>,
     /// Connections that ended early and are missing from then on.
     disconnected: u64,
+    /// Failures that no request was used up for.
+    failed_without_request: u64,
     /// Why the first attempt to connect failed that did, or the first connection that is missing.
     connect_error: Option<String>,
     /// The head of the last answer and what it said: most answers begin alike.
@@ -92,6 +94,7 @@ impl ThreadStats {
             last_answer: None,
             first_error: None,
             disconnected: 0,
+            failed_without_request: 0,
             connect_error: None,
             last_head: KnownHead::default(),
         }
@@ -111,11 +114,18 @@ impl ThreadStats {
         self.last_answer = Some(Instant::now());
     }
 
-    /// Notes a connection that was to send more, as so many failures: the rest of the run is without it.
+    /// Requests that have ended, one way or another.
+    pub(crate) fn ended(&self) -> u64 {
+        self.requests + self.failed.saturating_sub(self.failed_without_request)
+    }
+
+    /// Notes a connection that was to send more, as so many failures besides its requests: the rest of the run is
+    /// without it.
     pub(crate) fn disconnected(&mut self, failures: u64, why: impl Fn() -> String) {
         self.disconnected += 1;
         self.not_connected(why);
         self.failed += failures;
+        self.failed_without_request += failures;
         self.last_answer = Some(Instant::now());
     }
 
@@ -124,6 +134,7 @@ impl ThreadStats {
         self.wrong += 1;
         self.failed(0, why);
         self.failed += 1;
+        self.failed_without_request += 1;
     }
 
     /// Notes a connection that could not be made.
@@ -135,6 +146,7 @@ impl ThreadStats {
     /// Forgets what went wrong while warming up, but not why connections are missing: they are in the window, too.
     pub(crate) fn forget_failures(&mut self) {
         self.failed = self.disconnected;
+        self.failed_without_request = self.disconnected;
         self.wrong = 0;
         self.late_sends = 0;
         if self.service_us.is_none() {
