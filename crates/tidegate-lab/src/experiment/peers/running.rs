@@ -77,10 +77,20 @@ impl RunningPeer {
         }
     }
 
-    /// Whether it has not ended; one that has is a zombie until it is waited for.
+    /// Whether a process of its group has not ended. One that has is a zombie until its parent waits for it, which for
+    /// the leader is this process and for others may be nobody.
     fn is_alive(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
-        stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+        let Ok(processes) = std::fs::read_dir("/proc") else { return false };
+        let group = self.id().to_string();
+        let is_member = |stat: &str| {
+            // After the name, which may have any characters in it: state, parent, group.
+            let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+            let state = fields.next().unwrap_or("X");
+            !["Z", "X"].contains(&state) && fields.nth(1) == Some(group.as_str())
+        };
+        let mut stats =
+            processes.flatten().filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+        stats.any(|stat| is_member(&stat))
     }
 
     fn log(&self) -> String {
@@ -114,7 +124,7 @@ impl Drop for RunningPeer {
         while self.is_alive() && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }
-        // Its workers too, if it left any.
+        // What does not end in time.
         self.group.end(tidegate_os::process::End::Kill);
         let _ = self.child.wait();
     }
@@ -164,4 +174,34 @@ fn free_port() -> std::io::Result<u16> {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map(|_| port)
     };
     (1..TRIES).find_map(|_| one().ok()).map_or_else(one, Ok)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// The shell ends at once, and the script, its child, a while later.
+    #[test]
+    fn a_server_below_a_shell_has_time_to_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let (script, ended) = (folder.path().join("script"), folder.path().join("ended"));
+        let text = "#!/bin/sh\ntrap 'sleep 0.2; echo > ended; exit' TERM\necho serving\n\
+                    while :; do sleep 0.05; done\n";
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let peer = PeerProgram {
+            name: "script".into(),
+            start: format!("cd '{}' || exit\nX=1; ./script; true", folder.path().display()),
+            path: "/".into(),
+            ready_line: Some("serving".into()),
+            ..PeerProgram::default()
+        };
+        let bench = Bench { program: "a".into(), server_cpus: Vec::new(), load_cpus: vec![0], group: None };
+        let running = RunningPeer::start(&bench, &peer, PathBuf::new(), true).unwrap();
+        assert!(running.is_alive() && !ended.exists());
+        drop(running);
+        assert!(ended.exists(), "it was killed");
+    }
 }
