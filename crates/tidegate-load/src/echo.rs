@@ -141,7 +141,7 @@ impl Service for EchoLoad {
 
     fn dial_failed(&self, dial: &Dial, error: &std::io::Error) {
         self.run_state.thread_stats(0).not_connected(|| not_connected(&dial.to, error));
-        self.run_state.first_attempts_ended.fetch_add(1, Relaxed);
+        self.run_state.first_attempt_ended(dial.tag);
     }
 }
 
@@ -226,7 +226,7 @@ impl EchoClient {
 impl Session for EchoClient {
     fn on_open(&mut self, out: &mut Outbox<'_>) -> Flow {
         self.run_state.first_attempts_connected.fetch_add(1, Relaxed);
-        self.run_state.first_attempts_ended.fetch_add(1, Relaxed);
+        self.run_state.first_attempt_ended(self.tag);
         self.send(out, Cause::Room)
     }
 

@@ -70,9 +70,40 @@ pub(crate) struct RunState {
     next_source: AtomicUsize,
     /// Connections requested.
     dials: AtomicU64,
-    /// First attempts, one for each connection of the plan, that have ended.
-    pub(crate) first_attempts_ended: AtomicU64,
+    first_attempts: Mutex<FirstAttempts>,
     pub(crate) first_attempts_connected: AtomicU64,
+}
+
+/// First attempts, one for each connection of the plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FirstAttempts {
+    /// Those that have ended.
+    pub(crate) ended: u64,
+    /// Those that hung for the whole timeout and have not ended since.
+    pub(crate) hung: u64,
+    /// So many of the first connections have ended or hung.
+    given_up_below: u64,
+}
+
+impl FirstAttempts {
+    /// Notes that the one of this connection has ended.
+    fn end(&mut self, tag: u64) {
+        self.ended += 1;
+        if tag < self.given_up_below {
+            self.hung = self.hung.saturating_sub(1);
+        }
+    }
+
+    /// Notes that those of the first `dialled` connections that are left hang.
+    fn give_up(&mut self, dialled: u64) {
+        self.given_up_below = dialled;
+        self.hung = dialled.saturating_sub(self.ended);
+    }
+
+    /// Those that need not be waited for.
+    pub(crate) fn settled(&self) -> u64 {
+        self.ended + self.hung
+    }
 }
 
 impl Recipient for RunState {
@@ -99,7 +130,7 @@ impl RunState {
             dialler: OnceLock::new(),
             next_source: AtomicUsize::new(0),
             dials: AtomicU64::new(0),
-            first_attempts_ended: AtomicU64::new(0),
+            first_attempts: Mutex::default(),
             first_attempts_connected: AtomicU64::new(0),
         }
     }
@@ -124,6 +155,25 @@ impl RunState {
     /// Connections that the client was asked for and has taken on, so far.
     pub(crate) fn dials(&self) -> u64 {
         self.dials.load(Relaxed)
+    }
+
+    /// First attempts so far.
+    pub(crate) fn first_attempts(&self) -> FirstAttempts {
+        *self.lock_first_attempts()
+    }
+
+    /// Notes that the first attempt of a connection has ended.
+    pub(crate) fn first_attempt_ended(&self, tag: u64) {
+        self.lock_first_attempts().end(tag);
+    }
+
+    /// Notes that the first attempts of so many connections hang, except those that have ended.
+    pub(crate) fn give_up_first_attempts(&self, dialled: u64) {
+        self.lock_first_attempts().give_up(dialled);
+    }
+
+    fn lock_first_attempts(&self) -> MutexGuard<'_, FirstAttempts> {
+        self.first_attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_stage(&self, stage: Stage) {
@@ -280,6 +330,19 @@ impl RunState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connect_that_hung_and_is_established_after_all_is_counted_once() {
+        let mut attempts = FirstAttempts::default();
+        (0..2).for_each(|tag| attempts.end(tag));
+        attempts.give_up(128);
+        assert_eq!((attempts.ended, attempts.hung, attempts.settled()), (2, 126, 128));
+        // Those that hung end, while the next ones are still being made.
+        (2..128).for_each(|tag| attempts.end(tag));
+        assert_eq!((attempts.ended, attempts.hung, attempts.settled()), (128, 0, 128));
+        (128..130).for_each(|tag| attempts.end(tag));
+        assert_eq!(attempts.settled(), 130);
+    }
 
     #[test]
     fn who_cannot_connect_is_told_what_to_do() {

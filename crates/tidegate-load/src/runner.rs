@@ -131,9 +131,10 @@ struct LoadRun<'a, F> {
     observer: F,
     /// Begins what is due on connections that are not established yet.
     pace: &'a dyn Fn(),
-    /// First attempts, and those of them that hung for the whole timeout.
+    /// First attempts.
     dialled: u64,
-    hung: u64,
+    /// How connections are opened once some have hung.
+    after_hang: Option<AfterHang>,
     /// When the observer was last notified.
     told: Instant,
     /// The target is on another machine.
@@ -189,6 +190,27 @@ impl Presence {
     }
 }
 
+/// Where a server drops SYNs, each block after the first one that hung would take another whole timeout. So the rest is
+/// dialled at the pace at which it is answered, and if it is not, within this part of a timeout; then all of it is
+/// waited for once.
+const REST_DIALLED_WITHIN: f64 = 0.25;
+
+/// How connections are opened once some have hung.
+struct AfterHang {
+    /// How long a block is waited for without progress.
+    limit: Duration,
+    /// Attempts that are not waited for any more before the next ones are dialled.
+    passed_over: u64,
+}
+
+impl AfterHang {
+    /// With so many connections that are to be dialled.
+    fn new(timeout: Duration, left: u64) -> Self {
+        let waits = left.div_ceil(OPENING) + left.div_ceil(BLOCK as u64) + 1;
+        Self { limit: timeout.mul_f64(REST_DIALLED_WITHIN / waits as f64), passed_over: 0 }
+    }
+}
+
 /// How often the observer is notified of progress.
 const TELL: Duration = Duration::from_millis(100);
 
@@ -220,7 +242,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             observer,
             pace,
             dialled: 0,
-            hung: 0,
+            after_hang: None,
             told: Instant::now(),
             is_remote: is_remote(&run_state.plan.target),
             before: Stats::default(),
@@ -393,8 +415,8 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
     }
 
     /// Opens the connections block by block; a block begins when every attempt of the one before has ended, or has hung
-    /// for the whole timeout. If all of the first block failed, or nobody is there for a while, the others are not
-    /// tried. With a connection for each request only the first block is waited for.
+    /// for the whole timeout; after that see [`AfterHang`]. If all of the first block failed, or nobody is there for a
+    /// while, the others are not tried. With a connection for each request only the first block is waited for.
     fn open_all(&mut self, mut dial: impl FnMut(u64) -> bool) {
         let total = self.run_state.plan.connections as u64;
         if self.run_state.pacer.is_some() && self.run_state.plan.connection_per_request() {
@@ -437,27 +459,41 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
     }
 
     /// Waits until so many attempts have ended; `false` if nobody is there. Where none ends for the whole timeout, those
-    /// that are left count as ended.
+    /// that are left count as ended. After that only the last ones are waited for so long.
     fn wait_until(&mut self, enough: impl Fn(u64) -> bool) -> bool {
-        let mut seen = (self.run_state.first_attempts_ended.load(Relaxed), Instant::now());
+        let (timeout, total) = (self.run_state.plan.timeout, self.run_state.plan.connections as u64);
+        let mut seen = (self.run_state.first_attempts().ended, Instant::now());
         loop {
-            let ended = self.run_state.first_attempts_ended.load(Relaxed);
-            if enough(ended + self.hung) {
+            let attempts = self.run_state.first_attempts();
+            let is_last = self.dialled >= total;
+            let left = self.dialled.saturating_sub(attempts.settled());
+            let after_hang = self.after_hang.as_mut().filter(|_| !is_last);
+            let passed_over = after_hang.map_or(0, |after_hang| {
+                after_hang.passed_over = after_hang.passed_over.min(left);
+                after_hang.passed_over
+            });
+            if enough(attempts.settled() + passed_over) {
                 return !self.run_state.is_interrupted();
             }
             self.report_opening();
             if self.run_state.is_interrupted() || self.is_deserted() {
                 return false;
             }
-            if ended != seen.0 {
-                seen = (ended, Instant::now());
-            } else if seen.1.elapsed() > self.run_state.plan.timeout {
-                self.hung = self.dialled.saturating_sub(ended);
-                let error = || not_connected(&self.run_state.plan.target, &ErrorKind::TimedOut.into());
-                self.run_state.thread_stats(0).not_connected(error);
-                if self.client.stats().accepted == 0 {
-                    return false;
+            if attempts.ended != seen.0 {
+                seen = (attempts.ended, Instant::now());
+            }
+            match self.after_hang.as_mut().filter(|_| !is_last) {
+                Some(after_hang) if seen.1.elapsed() > after_hang.limit => after_hang.passed_over = left,
+                None if seen.1.elapsed() > timeout => {
+                    self.run_state.give_up_first_attempts(self.dialled);
+                    let error = || not_connected(&self.run_state.plan.target, &ErrorKind::TimedOut.into());
+                    self.run_state.thread_stats(0).not_connected(error);
+                    if self.client.stats().accepted == 0 {
+                        return false;
+                    }
+                    self.after_hang = Some(AfterHang::new(timeout, total.saturating_sub(self.dialled)));
                 }
+                _ => {}
             }
             std::thread::sleep(LOOK);
         }
@@ -547,11 +583,12 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         let stats = self.client.stats();
         // To the client such a connection stood.
         // With a connection for each request it is its request that was not answered in time.
-        let hang = match self.hung > 0 && !plan.connection_per_request() {
+        let attempts = self.run_state.first_attempts();
+        let hang = match attempts.hung > 0 && !plan.connection_per_request() {
             true => {
                 let pending =
                     stats.attempted.saturating_sub(stats.accepted + stats.dial_failed + stats.refused);
-                let first = self.dialled.saturating_sub(self.run_state.first_attempts_ended.load(Relaxed));
+                let first = self.dialled.saturating_sub(attempts.ended);
                 pending.min(first) // the others connect again, in the middle of the load
             }
             false => 0,

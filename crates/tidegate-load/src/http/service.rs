@@ -43,7 +43,7 @@ impl HttpLoad {
     fn end_attempt(&self, tag: u64) -> bool {
         let is_first = self.first.get(tag as usize).is_some_and(|first| !first.swap(true, Relaxed));
         if is_first {
-            self.common.run_state.first_attempts_ended.fetch_add(1, Relaxed);
+            self.common.run_state.first_attempt_ended(tag);
         }
         is_first
     }
