@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Availability, EngineConfig, EngineHandle, Model};
+use super::{Availability, EngineConfig, EngineHandle};
 
 const WHY: &str = "built without it; enable the feature `tokio` of the crate tidegate";
 
