@@ -33,7 +33,8 @@ pub enum MergeError {
 }
 
 /// Merges results of generators that ran at the same time: counts and rates are summed, latencies come from the merged
-/// histograms without loss. `seconds` stays empty, because percentiles of seconds cannot be merged. A result that is incomplete makes the whole so.
+/// histograms without loss. `seconds` stays empty, because percentiles of seconds cannot be merged. A result that is
+/// incomplete makes the whole so.
 ///
 /// # Errors
 /// [`MergeError`] if they do not match.

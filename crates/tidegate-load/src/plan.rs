@@ -156,8 +156,8 @@ pub enum LoadError {
     Start(#[from] StartError),
 }
 
-/// Whether this can be a rate. Beyond it one is due every nanosecond, which no clock can tell apart; below it one is due
-/// later than anybody waits, and in the end than any clock can say.
+/// Whether this can be a rate. Beyond it one is due every nanosecond, which no clock can tell apart; below it one is
+/// due later than anybody waits, and in the end than any clock can say.
 pub(crate) fn can_be_kept(per_s: f64) -> bool {
     (0.001..=1e9).contains(&per_s)
 }

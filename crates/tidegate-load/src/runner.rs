@@ -458,8 +458,8 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
         }
     }
 
-    /// Waits until so many attempts have ended; `false` if nobody is there. Where none ends for the whole timeout, those
-    /// that are left count as ended. After that only the last ones are waited for so long.
+    /// Waits until so many attempts have ended; `false` if nobody is there. Where none ends for the whole timeout,
+    /// those that are left count as ended. After that only the last ones are waited for so long.
     fn wait_until(&mut self, enough: impl Fn(u64) -> bool) -> bool {
         let (timeout, total) = (self.run_state.plan.timeout, self.run_state.plan.connections as u64);
         let mut seen = (self.run_state.first_attempts().ended, Instant::now());

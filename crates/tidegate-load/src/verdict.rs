@@ -17,8 +17,8 @@ pub struct Evidence {
     pub mean_in_flight: f64,
     /// Number of samples.
     pub samples: u64,
-    /// In an open loop, how many more requests were in flight in the last quarter of the window than in its second. Only
-    /// of the time in which the rate is constant.
+    /// In an open loop, how many more requests were in flight in the last quarter of the window than in its second.
+    /// Only of the time in which the rate is constant.
     #[serde(default)]
     pub backlog_growth: f64,
     /// Events that one wake-up of a generator thread brought, on average.

@@ -255,9 +255,9 @@ impl<S> std::fmt::Debug for TlsClient<S> {
 }
 
 impl<S: Service> TlsClient<S> {
-    /// Encrypts the connections of `service` to `target`, under the default [limits](TlsLimits). The address is given as
-    /// to [`Server::bind`](tidegate::Server::bind). The server's certificate must be valid for `name`, a host name or
-    /// an IP address. What it is trusted by has no default: a [`Trust`] or a [`ClientConfig`].
+    /// Encrypts the connections of `service` to `target`, under the default [limits](TlsLimits). The address is given
+    /// as to [`Server::bind`](tidegate::Server::bind). The server's certificate must be valid for `name`, a host name
+    /// or an IP address. What it is trusted by has no default: a [`Trust`] or a [`ClientConfig`].
     ///
     /// # Errors
     /// `target` is a text that is not an address, or `name` is neither of the two.

@@ -319,7 +319,8 @@ impl<S: Service, C: TlsSide> Session for TlsSession<S, C> {
             Inside::Open(_) => self.note(Fault::Truncated, &"there was no close_notify"),
             Inside::Over => {}
         }
-        // What there is of an answer is sent; unless the session has said that this is all, the peer must not take it so.
+        // What there is of an answer is sent; unless the session has said that this is all, the peer must not take it
+        // so.
         self.channel.ends_silently = self.next == Flow::Continue;
         self.next = Flow::Close;
         self.pass_on(out)

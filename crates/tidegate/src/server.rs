@@ -218,8 +218,8 @@ impl<S: Service> Server<S> {
     ///
     /// The file of a Unix socket is created with the permissions that the umask leaves (every user who may write to it
     /// may connect), and removed when the server has stopped; a stale file of a dead server is replaced, under a lock
-    /// (`PATH.tidegate-lock`, removed again): of servers that start at once, one has the path. Limits of TCP that are on
-    /// by default ([`accept.defer`](crate::policy::Accept::defer)) have no effect there; others are refused by name.
+    /// (`PATH.tidegate-lock`, removed again): of servers that start at once, one has the path. Limits of TCP that are
+    /// on by default ([`accept.defer`](crate::policy::Accept::defer)) have no effect there; others are refused by name.
     ///
     /// # Errors
     /// An invalid policy or invalid [limits of the service](Service::check_limits), an unavailable model, a text that

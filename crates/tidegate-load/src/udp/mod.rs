@@ -126,7 +126,7 @@ pub fn run_udp(
     observer(RunEvent::Measuring);
     let mut window = Measurement::open(plan.server_pid);
     let begun = window.begun;
-    let (events, told) = channel();
+    let (events, received) = channel();
     let threads: Vec<_> = clients
         .into_iter()
         .enumerate()
@@ -137,7 +137,7 @@ pub fn run_udp(
         .collect();
     drop(events);
     let mut recorder = FlowRecorder::new(plan, begun);
-    recorder.follow(&told, &mut observer, || window.take(Instant::now(), plan.server_pid));
+    recorder.follow(&received, &mut observer, || window.take(Instant::now(), plan.server_pid));
     if recorder.is_echo() {
         window.include_late_answers();
     }
@@ -211,12 +211,12 @@ impl<'a> FlowRecorder<'a> {
     /// Until every flow has ended. `all_sent` is called once no flow sends any more.
     fn follow(
         &mut self,
-        told: &Receiver<FlowEvent>,
+        received: &Receiver<FlowEvent>,
         observer: &mut impl FnMut(RunEvent<'_>),
         all_sent: impl FnOnce(),
     ) {
         let (mut sending, mut all_sent) = (self.plan.flows, Some(all_sent));
-        while let Ok(event) = told.recv() {
+        while let Ok(event) = received.recv() {
             let FlowEvent::Slice(slice) = event else {
                 sending -= 1;
                 if let Some(all_sent) = all_sent.take_if(|_| sending == 0) {

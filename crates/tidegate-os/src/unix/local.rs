@@ -39,8 +39,8 @@ fn is_left_behind(path: &Path) -> io::Result<bool> {
         socket.set_nonblocking(true)?;
         socket.connect(&SockAddr::unix(path)?)
     };
-    // The kernels look for whoever has bound the file first, and then at the kind of that socket. So a server that has
-    // bound it and does not listen yet, which refuses connections as a dead one does, is found too.
+    // The kernels look for the socket that has bound the file first, and then at its kind. So a server that has bound
+    // it and does not listen yet, which refuses connections as a dead one does, is found too.
     match probe(Type::DGRAM) {
         Err(e) if e.raw_os_error() == Some(libc::EPROTOTYPE) => return taken(BOUND),
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {}

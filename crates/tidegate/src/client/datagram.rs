@@ -35,8 +35,8 @@ impl std::fmt::Debug for DatagramClient {
 
 impl DatagramClient {
     /// Creates a socket for this peer, with the path, batch, segment, buffer and `largest_datagram` limits of the
-    /// policy; its other limits apply to servers only. The path is plain unless the policy names one. The address is one
-    /// as for [`DatagramServer::bind`](crate::DatagramServer::bind).
+    /// policy; its other limits apply to servers only. The path is plain unless the policy names one. The address is
+    /// one as for [`DatagramServer::bind`](crate::DatagramServer::bind).
     ///
     /// # Errors
     /// An invalid policy, an unavailable path, an address without a route, or a Unix socket.

@@ -11,7 +11,7 @@ pub(in crate::engine) fn probe() -> Availability {
     Availability::Unavailable(WHY.into())
 }
 
-/// Refuses, as everybody does who asked [`probe`](probe) first.
+/// Refuses, as everybody does who asked [`probe`] first.
 pub(in crate::engine) fn start(_: EngineConfig) -> io::Result<EngineHandle> {
     Err(io::Error::new(io::ErrorKind::Unsupported, WHY))
 }
