@@ -20,7 +20,6 @@ use std::os::windows::io::AsRawSocket;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use slab::Slab;
 use socket2::Socket;
 use windows_sys::Win32::Foundation::HANDLE;
@@ -35,7 +34,6 @@ use super::status;
 pub use crate::payload::Payload;
 pub use crate::transmit::Parts;
 use crate::transmit::Transmission;
-use calls::MOST_AT_ONCE;
 #[cfg(test)]
 pub(super) use calls::is_open;
 use datagram::DatagramData;
@@ -187,10 +185,7 @@ impl Operation {
     /// Whether it is a send that leaves a part of what it was given.
     fn sends_in_part(&self) -> bool {
         match &self.held {
-            OperationData::Send(Payload::Parts(_)) => true, // only what is before the file
-            OperationData::Send(payload) => {
-                payload.pieces().iter().map(Bytes::len).sum::<usize>() > MOST_AT_ONCE
-            }
+            OperationData::Send(payload) => matches!(payload, Payload::Parts(_)), // only what is before the file
             OperationData::Transmit(transmission) => !transmission.is_whole(),
             _ => false,
         }

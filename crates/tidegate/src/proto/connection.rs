@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use super::outbox::{Outbox, SessionState};
 use super::panics::{Contained, contain};
-use super::queue::{FileSending, Pieces, SendQueue};
+use super::queue::{FileSending, Pieces, SendQueue, TakeLimits};
 use super::rare::RareState;
 use super::timers::Resolution;
 use super::timestamp::Timestamp;
@@ -151,7 +151,7 @@ impl Connection {
 
     /// Pieces to send that the caller owns until [`Event::Sent`]; see [`SendQueue::take`].
     #[inline]
-    pub fn take_pieces(&mut self, most: usize, files: FileSending) -> Pieces {
+    pub fn take_pieces(&mut self, most: TakeLimits, files: FileSending) -> Pieces {
         self.queue.take(most, files)
     }
 

@@ -258,15 +258,16 @@ impl SendQueue {
         Some(only.as_slice())
     }
 
-    /// Takes at most `most` pieces, or one part of a file, for an operation that owns them until its completion; with
-    /// [`FileSending::Among`] a part of a file may have up to this many pieces on each side.
-    pub fn take(&mut self, most: usize, files: FileSending) -> Pieces {
+    /// Takes up to `most` of what is in memory, or one part of a file, for an operation that owns it until its
+    /// completion; with [`FileSending::Among`] a part of a file may have up to `most` on each side. A piece that is too
+    /// long is cut, without a copy.
+    pub fn take(&mut self, most: TakeLimits, files: FileSending) -> Pieces {
         let pieces = self.take_some(most, files);
         self.give_back();
         pieces
     }
 
-    fn take_some(&mut self, most: usize, files: FileSending) -> Pieces {
+    fn take_some(&mut self, most: TakeLimits, files: FileSending) -> Pieces {
         let pieces = self.take_alike(most);
         if files != FileSending::Among {
             return pieces;
@@ -278,7 +279,8 @@ impl SendQueue {
                 None => return memory,
             },
         };
-        let tail = std::iter::from_fn(|| self.pop_memory()).take(most).collect();
+        let mut room = most.bytes;
+        let tail = std::iter::from_fn(|| self.pop_memory(&mut room)).take(most.pieces).collect();
         Pieces::File { head, range, tail }
     }
 
@@ -290,25 +292,30 @@ impl SendQueue {
     }
 
     /// Takes pieces in memory, or one part of a file.
-    fn take_alike(&mut self, most: usize) -> Pieces {
+    fn take_alike(&mut self, most: TakeLimits) -> Pieces {
         if let Some(range) = self.pop_file() {
             return Pieces::File { head: Vec::new(), range, tail: Vec::new() };
         }
         debug_assert!(self.next_spliced().is_none(), "engines that take pieces are given no pipes");
-        let first = self.pop_memory().unwrap_or_default();
-        if most <= 1 || !self.front().is_some_and(Chunk::is_in_memory) {
+        let mut room = most.bytes;
+        let first = self.pop_memory(&mut room).unwrap_or_default();
+        if most.pieces <= 1 || room == 0 || !self.front().is_some_and(Chunk::is_in_memory) {
             return Pieces::One(first);
         }
         let behind = self.unsent.as_ref().map_or(0, |unsent| unsent.chunks.len());
-        let mut pieces = Vec::with_capacity(most.min(behind + 1));
+        let mut pieces = Vec::with_capacity(most.pieces.min(behind + 1));
         pieces.push(first);
-        pieces.extend(std::iter::from_fn(|| self.pop_memory()).take(most - 1));
+        pieces.extend(std::iter::from_fn(|| self.pop_memory(&mut room)).take(most.pieces - 1));
         Pieces::Many(pieces)
     }
 
-    fn pop_memory(&mut self) -> Option<Bytes> {
+    /// The next piece, or so much of it as there is room for.
+    fn pop_memory(&mut self, room: &mut usize) -> Option<Bytes> {
+        if *room == 0 {
+            return None;
+        }
         let chunks = &mut self.unsent.as_mut()?.chunks;
-        let piece = match chunks.pop_front()? {
+        let mut piece = match chunks.pop_front()? {
             Chunk::Shared(bytes) => bytes,
             Chunk::Copied(bytes) => bytes.freeze(),
             other => {
@@ -316,6 +323,10 @@ impl SendQueue {
                 return None;
             }
         };
+        if piece.len() > *room {
+            chunks.push_front(Chunk::Shared(piece.split_off(*room)));
+        }
+        *room -= piece.len();
         self.hand_out(piece.len());
         Some(piece)
     }
@@ -394,6 +405,15 @@ fn push_buffers<'a>(chunks: &mut VecDeque<Chunk>, mut bytes: usize, pieces: impl
         buffer.extend_from_slice(piece);
     }
     chunks.push_back(Chunk::Copied(buffer));
+}
+
+/// What one operation may have of what is in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct TakeLimits {
+    /// Pieces.
+    pub pieces: usize,
+    /// Bytes.
+    pub bytes: usize,
 }
 
 /// How an engine sends parts of files.

@@ -14,20 +14,11 @@ use windows_sys::Win32::System::IO::{CancelIoEx, OVERLAPPED};
 use super::super::winsock::{check, handle, option, set_option};
 use super::Payload;
 
-/// Most bytes of one send: what a slow peer has read is known only when it ends, and the time limits of a connection
-/// look at that.
-pub(super) const MOST_AT_ONCE: usize = 64 * 1024;
-
-/// Describes so much of a payload as one send may have.
 pub(super) fn describe(payload: &Payload, slices: &mut [WSABUF; Payload::MAX_PIECES]) -> u32 {
-    let (mut count, mut room) = (0, MOST_AT_ONCE);
+    let mut count = 0;
     for (slice, piece) in slices.iter_mut().zip(payload.pieces()) {
-        let len = piece.len().min(room);
-        *slice = WSABUF { len: len as u32, buf: piece.as_ptr().cast_mut() };
-        (count, room) = (count + 1, room - len);
-        if room == 0 {
-            break;
-        }
+        *slice = WSABUF { len: piece.len() as u32, buf: piece.as_ptr().cast_mut() };
+        count += 1;
     }
     count
 }

@@ -11,7 +11,7 @@ use crate::engine::worker::admission::Quota;
 use crate::engine::worker::loop_driver::{LoopEntry, Phase, Pinning};
 use crate::engine::worker::loop_state::LoopState;
 use crate::engine::worker::permits::{ConnectionPermits, Permits};
-use crate::proto::queue::FileSending;
+use crate::proto::queue::{FileSending, TakeLimits};
 use crate::proto::{
     Connection, Direction, Early, NextStep, PermitState, Receive, Sequence, SequenceWindow, Token,
 };
@@ -199,7 +199,8 @@ impl<P: CompletionDriver> CompletionEntry<P> {
         if files == FileSending::Read {
             connection.load_file()?;
         }
-        let pieces = connection.take_pieces(PIECES, files);
+        let most = TakeLimits { pieces: PIECES, bytes: P::MOST_SEND_BYTES };
+        let pieces = connection.take_pieces(most, files);
         let last = is_last(connection);
         let before_close = loop_state.before_close();
         let others = self.receives.in_flight() > 0 || self.sends.pending() > 0 || self.finishing;

@@ -169,6 +169,9 @@ pub(super) trait CompletionDriver: Sized + 'static {
     const HANDS_ON: bool;
     /// Whether the accept that completes without end takes all connections that wait, however many.
     const TAKES_BACKLOG: bool;
+    /// Bytes in memory that one send may have: what a slow peer has read may be known only when it ends, and the time
+    /// limits of a connection look at that.
+    const MOST_SEND_BYTES: usize;
 
     /// A queue for the calling thread, and how many connections it can hold.
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)>;

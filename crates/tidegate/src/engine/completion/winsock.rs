@@ -98,6 +98,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
     type Loose = Infallible;
     const HANDS_ON: bool = false; // a socket reports to the port it was first bound to, for as long as it is
     const TAKES_BACKLOG: bool = false; // it takes as many as are posted
+    const MOST_SEND_BYTES: usize = 64 * 1024;
 
     fn new(setup: &Setup<'_>) -> io::Result<(Self, usize)> {
         let policy = setup.policy;

@@ -132,6 +132,10 @@ fn a_thread_of_one_connection_keeps_no_buffer() {
 }
 
 /// Three bytes of memory, five of a file, and three more.
+fn pieces(pieces: usize) -> TakeLimits {
+    TakeLimits { pieces, bytes: usize::MAX }
+}
+
 fn with_a_file() -> SendQueue {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(b"0123456789").unwrap();
@@ -147,7 +151,7 @@ fn with_a_file() -> SendQueue {
 fn a_part_of_a_file_is_handed_out_by_itself_and_in_its_place() {
     let mut queue = with_a_file();
     assert_eq!((queue.len(), content(&queue)), (11, b"abc".to_vec()));
-    let take = |queue: &mut SendQueue| queue.take(9, FileSending::Alone);
+    let take = |queue: &mut SendQueue| queue.take(pieces(9), FileSending::Alone);
     assert!(queue.next_file().is_none() && matches!(take(&mut queue), Pieces::One(b) if b == "abc"));
     assert!(queue.next_file().is_some_and(|range| range.len() == 5) && content(&queue).is_empty());
     let Pieces::File { head, range, tail } = take(&mut queue) else { panic!("a file") };
@@ -161,15 +165,19 @@ fn a_part_of_a_file_is_handed_out_by_itself_and_in_its_place() {
 fn a_part_of_a_file_is_handed_out_among_the_bytes_around_it() {
     let mut queue = with_a_file();
     queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
-    let Pieces::File { head, range, tail } = queue.take(9, FileSending::Among) else { panic!("a file") };
+    let Pieces::File { head, range, tail } = queue.take(pieces(9), FileSending::Among) else {
+        panic!("a file")
+    };
     assert_eq!((head, range.len(), tail), (vec![Bytes::from("abc")], 5, vec![Bytes::from("xyz")]));
     assert_eq!((queue.len(), queue.in_flight), (15, 11));
-    let Pieces::File { head, range, tail } = queue.take(9, FileSending::Among) else { panic!("the next") };
+    let Pieces::File { head, range, tail } = queue.take(pieces(9), FileSending::Among) else {
+        panic!("the next")
+    };
     assert_eq!((head.len(), range.len(), tail.len(), queue.has_unsent()), (0, 4, 0, false));
     queue.confirm(15);
     assert!(queue.is_empty());
     queue.push_copy(b"only bytes");
-    assert!(matches!(queue.take(9, FileSending::Among), Pieces::One(b) if b == "only bytes"));
+    assert!(matches!(queue.take(pieces(9), FileSending::Among), Pieces::One(b) if b == "only bytes"));
 }
 
 #[test]
@@ -178,10 +186,30 @@ fn more_bytes_than_may_be_around_a_file_go_before_it() {
     ["a", "b", "c"].into_iter().for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
     queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
     ["d", "e", "f"].into_iter().for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
-    assert!(matches!(queue.take(2, FileSending::Among), Pieces::Many(two) if two == ["a", "b"]));
-    let Pieces::File { head, tail, .. } = queue.take(2, FileSending::Among) else { panic!("a file") };
+    assert!(matches!(queue.take(pieces(2), FileSending::Among), Pieces::Many(two) if two == ["a", "b"]));
+    let Pieces::File { head, tail, .. } = queue.take(pieces(2), FileSending::Among) else { panic!("a file") };
     assert_eq!((head, tail), (vec![Bytes::from("c")], vec![Bytes::from("d"), Bytes::from("e")]));
-    assert!(matches!(queue.take(2, FileSending::Among), Pieces::One(b) if b == "f"));
+    assert!(matches!(queue.take(pieces(2), FileSending::Among), Pieces::One(b) if b == "f"));
+}
+
+#[test]
+fn what_is_taken_has_no_more_bytes_than_may_be_taken() {
+    let mut queue = SendQueue::default();
+    ["abcde", "fg", "hijklmno"]
+        .into_iter()
+        .for_each(|piece| queue.push_shared(Bytes::from_static(piece.as_bytes())));
+    queue.push_file(FileRange::new(Arc::new(tempfile::tempfile().unwrap()), 0, 4));
+    queue.push_shared(Bytes::from_static(b"pqrstuv"));
+    let most = TakeLimits { pieces: 9, bytes: 4 };
+    assert!(matches!(queue.take(most, FileSending::Among), Pieces::One(b) if b == "abcd"));
+    assert!(matches!(queue.take(most, FileSending::Among), Pieces::Many(three) if three == ["e", "fg", "h"]));
+    assert!(matches!(queue.take(most, FileSending::Among), Pieces::One(b) if b == "ijkl"));
+    let Pieces::File { head, range, tail } = queue.take(most, FileSending::Among) else { panic!("a file") };
+    assert_eq!((head, range.len(), tail), (vec![Bytes::from("mno")], 4, vec![Bytes::from("pqrs")]));
+    assert_eq!((queue.len(), queue.in_flight), (26, 23));
+    assert!(matches!(queue.take(most, FileSending::Among), Pieces::One(b) if b == "tuv"));
+    queue.confirm(26);
+    assert!(queue.is_empty());
 }
 
 #[test]
@@ -208,12 +236,12 @@ fn taken_pieces_count_until_they_are_confirmed() {
     queue.push_shared(Bytes::from_static(b"one"));
     queue.push_shared(Bytes::from_static(b"two"));
     queue.push_shared(Bytes::from_static(b"three"));
-    let Pieces::Many(taken) = queue.take(2, FileSending::Alone) else { panic!("two pieces") };
+    let Pieces::Many(taken) = queue.take(pieces(2), FileSending::Alone) else { panic!("two pieces") };
     assert_eq!(taken, ["one", "two"]);
     assert_eq!((queue.len(), queue.has_unsent()), (11, true));
     queue.confirm(6);
     assert_eq!(queue.len(), 5);
-    assert!(matches!(queue.take(2, FileSending::Alone), Pieces::One(b) if b == "three"));
+    assert!(matches!(queue.take(pieces(2), FileSending::Alone), Pieces::One(b) if b == "three"));
     assert_eq!((queue.len(), queue.has_unsent()), (5, false));
     queue.confirm(5);
     assert!(queue.is_empty());

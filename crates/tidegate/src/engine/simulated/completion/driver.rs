@@ -32,6 +32,7 @@ impl CompletionDriver for SimPort {
     type Loose = Infallible;
     const HANDS_ON: bool = false; // one thread
     const TAKES_BACKLOG: bool = true;
+    const MOST_SEND_BYTES: usize = 16 * 1024;
 
     const JOINS: bool = true;
 
