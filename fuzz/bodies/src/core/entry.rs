@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use tidegate::proto::queue::{FileSending, Pieces};
+use tidegate::proto::queue::{FileSending, Pieces, TakeLimits};
 use tidegate::proto::{Action, Connection, Context, Event, NextStep, Receive};
 use tidegate::{CloseReason, Origin};
 
@@ -162,14 +162,15 @@ impl Entry {
         if !self.action.send {
             return;
         }
-        let pieces = match self.connection.take_pieces(most, FileSending::Read) {
+        let limits = TakeLimits { pieces: most, bytes: 1 + 100 * most };
+        let pieces = match self.connection.take_pieces(limits, FileSending::Read) {
             Pieces::One(piece) => vec![piece],
             Pieces::Many(pieces) => pieces,
             Pieces::File { range, .. } => panic!("no session here sends a file: {range:?}"),
         };
         assert!(pieces.len() <= most.max(1), "more pieces than asked for");
         let bytes = pieces.concat();
-        assert!(!bytes.is_empty(), "something to send, and no piece of it");
+        assert!((1..=limits.bytes).contains(&bytes.len()), "{} of up to {}", bytes.len(), limits.bytes);
         self.check_sent(&bytes, self.took + self.flying);
         self.flying += bytes.len();
         self.action = self.connection.action();
