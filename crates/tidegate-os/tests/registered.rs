@@ -8,7 +8,7 @@ use tidegate_os::registered;
 const WSANOTINITIALISED: i32 = 10093;
 
 #[test]
-fn the_answer_of_the_system_is_told_and_not_that_winsock_sleeps() {
+fn the_systems_answer_is_reported_and_not_that_winsock_sleeps() {
     let Err(refusal) = registered::probe() else { return };
     let said = refusal.to_string();
     assert!(!said.contains(&WSANOTINITIALISED.to_string()), "{said}");

@@ -118,7 +118,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn both_ends_are_found_and_told_apart() {
+    fn both_ends_are_found_and_distinguished() {
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(at).unwrap();
             let to = listener.local_addr().unwrap();

@@ -48,8 +48,8 @@ struct Kernel {
     corrupt: bool,
     refusals: HashMap<Call, i32>,
     error: i32,
-    /// How often the queue has told, and was asked to.
-    told: u32,
+    /// How often the queue has reported, and was asked to.
+    reported: u32,
     asked: u32,
 }
 
@@ -88,7 +88,7 @@ impl Kernel {
     fn announce(&mut self) {
         if self.armed && !self.completions.is_empty() {
             self.armed = false;
-            self.told += 1;
+            self.reported += 1;
         }
     }
 }
@@ -306,9 +306,9 @@ pub(super) fn corrupt() {
     with(|kernel| kernel.corrupt = true);
 }
 
-/// How often the queue was asked to tell, and has told.
+/// How often the queue was asked to tell, and has reported.
 pub(super) fn tellings() -> (u32, u32) {
-    with(|kernel| (kernel.asked, kernel.told))
+    with(|kernel| (kernel.asked, kernel.reported))
 }
 
 /// Places of the completion queue.

@@ -294,7 +294,7 @@ impl Requests {
     }
 
     /// The notification has arrived.
-    pub fn told(&mut self) {
+    pub fn reported(&mut self) {
         self.armed = false;
     }
 

@@ -121,7 +121,7 @@ fn memory_is_registered_once_and_given_back_at_the_end() {
 }
 
 #[test]
-fn a_refused_registration_or_queue_is_told_and_leaves_nothing() {
+fn a_refused_registration_or_queue_is_an_error_and_leaves_nothing() {
     let functions = fake::table();
     for call in [Call::Register, Call::CreateCompletionQueue] {
         fake::refuse(call, NO_BUFFERS);
@@ -174,7 +174,7 @@ fn completions_come_in_their_order_but_what_was_sent_comes_before_the_answer() {
 }
 
 #[test]
-fn a_polled_queue_is_never_told_of() {
+fn a_polled_queue_is_never_reported() {
     let mut requests = polled(4);
     let queues = open(&mut requests, 1);
     requests.receive(&queues[0], 1);
@@ -186,7 +186,7 @@ fn a_polled_queue_is_never_told_of() {
 }
 
 #[test]
-fn a_queue_is_told_of_once_each_time_it_is_armed() {
+fn a_queue_is_reported_once_each_time_it_is_armed() {
     let mut requests = with_port();
     let queues = open(&mut requests, 2);
     requests.receive(&queues[0], 1);
@@ -197,7 +197,7 @@ fn a_queue_is_told_of_once_each_time_it_is_armed() {
     fake::bytes_come(0, b"x");
     fake::bytes_come(1, b"y");
     assert_eq!(fake::tellings(), (1, 1), "and tells once");
-    requests.told();
+    requests.reported();
     requests.arm().unwrap();
     assert_eq!(fake::tellings(), (2, 2), "what is there already counts");
     requests.collect().unwrap();
@@ -205,7 +205,7 @@ fn a_queue_is_told_of_once_each_time_it_is_armed() {
 }
 
 #[test]
-fn a_refused_notification_is_told_and_can_be_asked_for_again() {
+fn a_refused_notification_is_an_error_and_can_be_requested_again() {
     let mut requests = with_port();
     fake::refuse(Call::Notify, ALREADY);
     assert_eq!(code(&requests.arm().unwrap_err()), Some(ALREADY));

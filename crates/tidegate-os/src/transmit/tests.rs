@@ -227,7 +227,7 @@ fn a_file_that_has_become_shorter_is_an_error_and_never_a_loop() {
 }
 
 #[test]
-fn errors_of_the_call_and_of_the_operation_are_told() {
+fn errors_of_the_call_and_of_the_operation_are_reported() {
     for has in BOTH {
         let bench = Bench::new(has, 1 << 20);
         fake::refuse(RESET);

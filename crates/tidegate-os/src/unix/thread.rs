@@ -230,16 +230,16 @@ mod tests {
 
     #[test]
     fn a_thread_runs_and_its_panic_stays_with_it() {
-        let (sender, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let last = sender.clone();
         start("first", 128 * 1024, move || sender.send("ran").unwrap()).unwrap();
-        assert_eq!(told.recv_timeout(DEADLINE), Ok("ran"));
+        assert_eq!(receiver.recv_timeout(DEADLINE), Ok("ran"));
         start("second", 512 * 1024, move || {
             let _last = last; // dropped when it unwinds
             panic!("of one thread");
         })
         .unwrap();
-        assert_eq!(told.recv_timeout(DEADLINE), Err(mpsc::RecvTimeoutError::Disconnected));
+        assert_eq!(receiver.recv_timeout(DEADLINE), Err(mpsc::RecvTimeoutError::Disconnected));
     }
 
     #[test]

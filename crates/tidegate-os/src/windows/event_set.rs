@@ -53,7 +53,7 @@ struct ListenerTells {
 #[derive(Default)]
 enum TellState {
     #[default]
-    Told,
+    Notified,
     /// The wait has reset the event: nobody else is woken by it.
     Woken,
     NotBefore(Instant),
@@ -77,12 +77,12 @@ impl ListenerTells {
     /// Whether it is due now; otherwise how long to wait for that, if it is due at all.
     fn look(&mut self, accepted: u64) -> Result<(), Option<Duration>> {
         let left = match self.state {
-            TellState::Told => return Err(None),
+            TellState::Notified => return Err(None),
             TellState::Woken => self.pause(accepted).unwrap_or_default(),
             TellState::NotBefore(at) => at.saturating_duration_since(Instant::now()),
         };
         if left.is_zero() {
-            self.state = TellState::Told;
+            self.state = TellState::Notified;
             return Ok(());
         }
         self.state = TellState::NotBefore(Instant::now() + left);
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_is_told_after_wakes_in_vain() {
+    fn a_connection_is_reported_after_spurious_wakes() {
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), &ListenOptions::new(16)).unwrap();
         let listener = Arc::new(listener);
         let mut set = EventSet::new().unwrap();

@@ -16,12 +16,12 @@ use super::socket::Listener;
 use super::winsock::{check, handle};
 
 /// Whom the signal is passed on to.
-type Told = Arc<Mutex<Vec<Box<dyn Fn() + Send>>>>;
+type Watchers = Arc<Mutex<Vec<Box<dyn Fn() + Send>>>>;
 
 /// A thread that waits for the signal. Ends when dropped.
 pub(super) struct Lookout {
     listener: Arc<Listener>,
-    told: Told,
+    watchers: Watchers,
     event: Arc<EventObject>,
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -32,9 +32,9 @@ impl Lookout {
     pub(super) fn new(listener: Arc<Listener>) -> io::Result<Self> {
         let (event, over) = (Arc::new(EventObject::for_one()?), Arc::new(AtomicBool::new(false)));
         select(&listener, Some(&event))?;
-        let mut lookout = Self { listener, told: Told::default(), event, over, thread: None };
+        let mut lookout = Self { listener, watchers: Watchers::default(), event, over, thread: None };
         let (listener, event, over) = (lookout.listener.clone(), lookout.event.clone(), lookout.over.clone());
-        let told = lookout.told.clone();
+        let watchers = lookout.watchers.clone();
         let watch = move || {
             loop {
                 event.wait(None);
@@ -42,7 +42,11 @@ impl Lookout {
                     return;
                 }
                 if take_signal(&listener) {
-                    told.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|notify| notify());
+                    watchers
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .iter()
+                        .for_each(|notify| notify());
                 }
             }
         };
@@ -52,7 +56,7 @@ impl Lookout {
 
     /// Calls `tell` whenever a connection has found no accept, from now on.
     pub(super) fn join(&self, notify: impl Fn() + Send + 'static) {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(notify));
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(notify));
     }
 }
 

@@ -130,7 +130,7 @@ pub struct Messages {
     sockets: DescriptorMap<(u32, u64)>,
     listener: Option<Arc<Listener>>,
     /// The listener was notified of since its turn was passed on.
-    told: bool,
+    reported: bool,
     next_kind: u32,
     most: usize,
 }
@@ -143,7 +143,7 @@ impl Messages {
             woken: Arc::default(),
             sockets: DescriptorMap::default(),
             listener: None,
-            told: false,
+            reported: false,
             next_kind: 0,
             most: most.max(1),
         })
@@ -220,7 +220,7 @@ impl Messages {
     fn pass_on(&mut self) -> io::Result<()> {
         let me = self.window;
         match &self.listener {
-            Some(listener) if std::mem::take(&mut self.told) => {
+            Some(listener) if std::mem::take(&mut self.reported) => {
                 listener.turns().change(listener.as_socket(), |windows| {
                     if windows.front() == Some(&me) {
                         windows.rotate_left(1);
@@ -239,7 +239,7 @@ impl Messages {
                 Some((Subject::Waker, readable))
             }
             ARRIVAL => {
-                self.told = true;
+                self.reported = true;
                 self.listener.as_ref().map(|_| (Subject::Listener, readable))
             }
             kind if (FIRST..FIRST + KINDS).contains(&kind) => {

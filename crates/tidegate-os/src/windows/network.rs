@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_to_who_reads_and_to_who_writes() {
+    fn an_end_is_reported_to_reader_and_writer() {
         let news = News::from_bits(FD_CLOSE);
         assert!(news.ended && news.ready.readable && news.ready.writable);
         let news = News::from_bits(FD_READ);

@@ -6,11 +6,11 @@
 //! `Internal` field no longer says *pending* and the [`Notifier`] has said so.
 
 mod calls;
+mod completions;
 mod datagram;
 mod queue;
 mod sends;
 mod table;
-mod told;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -284,7 +284,7 @@ impl RegisteredQueue {
             };
         self.operations.wait(timeout)?;
         if self.operations.notify_mut().take_announced() {
-            self.requests.told();
+            self.requests.reported();
         }
         self.requests.collect()
     }

@@ -153,7 +153,7 @@ impl<N: Notifier> Bench<N> {
     }
 
     /// A silent connection holds an accept, and others find none.
-    fn who_finds_no_accept_is_told_of(&mut self) {
+    fn connections_without_an_accept_are_reported(&mut self) {
         self.queue.accept(&self.acceptor, 1, AcceptAt::FirstData);
         let _silent = self.dial();
         for _ in 0..3 {
@@ -230,14 +230,14 @@ fn the_socket_of_an_accept_is_closed_when_that_has_come_back_and_not_before() {
     bench.queue.stop_accepting();
     let held = bench.queue.accept_sockets();
     assert!(held.len() == 1 && sockets.contains(&held[0]) && is_open(held[0]), "{held:?} of {sockets:?}");
-    let told = loop {
+    let outcome = loop {
         match bench.next().outcome {
             Outcome::Accepted(outcome) => break outcome,
             Outcome::Behind => assert!(is_open(held[0])),
             _ => panic!("something else than an accept"),
         }
     };
-    assert!(told.is_err() && !is_open(held[0]) && bench.queue.accept_sockets().is_empty());
+    assert!(outcome.is_err() && !is_open(held[0]) && bench.queue.accept_sockets().is_empty());
     drop(silent);
 }
 
@@ -393,7 +393,7 @@ fn a_socket_is_used_again_or_closed_and_the_next_connection_is_served() {
 }
 
 #[test]
-fn a_connection_that_finds_no_accept_is_told_of() {
+fn a_connection_without_an_accept_is_reported() {
     let mut bench = Bench::new(0);
     Notifier::join(bench.queue.notify_mut(), &bench.acceptor);
     for _ in 0..3 {
@@ -413,16 +413,16 @@ fn by_events(setup: &QueueSetup) -> Bench<Events> {
 }
 
 #[test]
-fn a_connection_that_finds_no_accept_beside_one_that_is_held_is_told_of_on_a_port() {
-    on_a_port(&setup()).who_finds_no_accept_is_told_of();
+fn a_connection_without_an_accept_beside_a_held_one_is_reported_on_a_port() {
+    on_a_port(&setup()).connections_without_an_accept_are_reported();
 }
 
 #[test]
-fn a_connection_that_finds_no_accept_beside_one_that_is_held_is_told_of_by_events() {
+fn a_connection_without_an_accept_beside_a_held_one_is_reported_by_events() {
     let mut full = by_events(&setup());
     let mut bench = Bench::over(Events::new().unwrap(), full.acceptor.clone(), &setup());
     Notifier::join(full.queue.notify_mut(), &full.acceptor);
-    bench.who_finds_no_accept_is_told_of();
+    bench.connections_without_an_accept_are_reported();
     full.queue.wait(Some(Duration::ZERO)).unwrap();
     assert!(full.queue.next().is_none(), "who has no accepts is not woken");
 }

@@ -73,7 +73,7 @@ fn try_it() -> io::Result<bool> {
     let mut from = Ring::new(&RingSetup::trial(Purpose::Streams, Slots::Registered))?;
     let mut to = Ring::new(&RingSetup::trial(Purpose::Streams, Slots::Accepted))?;
     let (one, other) = UnixStream::pair()?;
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for socket in [one, other] {
         let Handle::Direct(slot) = from.register(socket.into()) else { return Ok(false) };
         from.hand_on(slot, &to.any_address()?, KEY, IGNORED, THERE);
@@ -83,10 +83,10 @@ fn try_it() -> io::Result<bool> {
         let come = std::iter::from_fn(|| to.next_completion()).find(|done| done.key == THERE);
         let gone = std::iter::from_fn(|| from.next_completion()).find(|done| done.key == KEY);
         let is_gone = gone.is_some_and(|done| done.result.is_ok());
-        told.extend(come.and_then(|done| done.made).filter(|_| is_gone));
+        reported.extend(come.and_then(|done| done.made).filter(|_| is_gone));
     }
     // A kernel that does not tell the slot says 0 each time.
-    let Ok([Handle::Direct(first), Handle::Direct(second)]) = <[Handle; 2]>::try_from(told) else {
+    let Ok([Handle::Direct(first), Handle::Direct(second)]) = <[Handle; 2]>::try_from(reported) else {
         return Ok(false);
     };
     Ok(first != second)

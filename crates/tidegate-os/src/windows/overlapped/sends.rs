@@ -63,7 +63,7 @@ impl Sends {
     }
 
     /// One that was not taken is reported.
-    pub(super) fn is_told(&mut self, socket: RawFd) {
+    pub(super) fn was_reported(&mut self, socket: RawFd) {
         let Some(refused) = self.refused.get_mut(&socket) else { return };
         *refused -= 1;
         if *refused == 0 {
@@ -165,7 +165,7 @@ impl<N: Notifier> Queue<N> {
 
     /// A send on the same socket that has ended before this receive, but was not reported yet: the answer to it, or a
     /// reset, may end the connection, and then nobody would count what was sent.
-    pub(super) fn send_to_be_told_first(&self, place: usize) -> Option<usize> {
+    pub(super) fn send_to_report_first(&self, place: usize) -> Option<usize> {
         let receive = self.table.operations.get(place).filter(|operation| operation.receives())?;
         let has_ended =
             |send: &usize| self.table.operations.get(*send).is_some_and(|operation| operation.has_ended());
@@ -173,7 +173,7 @@ impl<N: Notifier> Queue<N> {
     }
 
     /// Lets the receives go on that waited for this send, if any did.
-    pub(super) fn send_is_told(&mut self, place: usize, socket: Option<RawFd>) {
+    pub(super) fn send_was_reported(&mut self, place: usize, socket: Option<RawFd>) {
         if let Some(socket) = socket {
             self.sends.came_back(socket, place);
         }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_followed_is_whole_or_the_peer_is_told() {
+    fn what_others_followed_is_whole_or_an_error() {
         let rest = || Some(Payload::One(bytes::Bytes::from_static(b"rest")));
         let failed = |code: u32| io::Error::from_raw_os_error(code as i32);
         let followed = |outcome, unsent| {

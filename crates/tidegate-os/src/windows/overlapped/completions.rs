@@ -38,7 +38,7 @@ impl<N: Notifier> Queue<N> {
             return Some(done);
         }
         if let Some((socket, done)) = self.refusals.pop_front() {
-            self.sends.is_told(socket);
+            self.sends.was_reported(socket);
             return Some(done);
         }
         loop {
@@ -49,13 +49,13 @@ impl<N: Notifier> Queue<N> {
             if place == BEHIND {
                 return Some(Done { key: 0, outcome: Outcome::Behind });
             }
-            if let Some(send) = self.send_to_be_told_first(place) {
+            if let Some(send) = self.send_to_report_first(place) {
                 self.held_back.entry(send).or_default().push(place);
                 continue;
             }
             let operation = self.table.take(place)?;
             if operation.sends() {
-                self.send_is_told(place, operation.socket);
+                self.send_was_reported(place, operation.socket);
             }
             if let Some(done) = self.finish(operation) {
                 return Some(done);
