@@ -47,7 +47,7 @@ fn outside() -> (Connection, TestConnection) {
 }
 
 #[test]
-fn dials_are_told_apart_however_they_end() {
+fn dials_are_distinguished_however_they_end() {
     let service = service(async |mut conn: Connection| {
         let dials = [1, 2, 3].map(|n| conn.dial(Dial::to(to(n)).tag(7), WITHIN));
         let [one, two, three] = dials;

@@ -91,7 +91,7 @@ pub struct TlsSession<S: Service, C> {
     /// Input left by the inner session. Owns no memory while empty.
     plain: Vec<u8>,
     /// The inner session was notified of the peer's end.
-    told_end: bool,
+    reported_end: bool,
     /// The peer's stream broke off, or was changed: to the inner session it did not end in order.
     broken: bool,
     /// Output of the inner session that did not fit the outbox, and the flow that follows it.
@@ -131,7 +131,7 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
             inside,
             shared,
             plain: Vec::new(),
-            told_end: false,
+            reported_end: false,
             broken: false,
             plaintext: LayerBuffer::default(),
             next: Flow::Continue,
@@ -186,12 +186,12 @@ impl<S: Service, C: TlsSide> TlsSession<S, C> {
             flow = then(flow, self.show(out));
         }
         let all_shown = self.plain.is_empty() || !waits(self.plain.len(), out);
-        if goes_on(flow) && self.channel.peer_ended && all_shown && !self.told_end {
-            self.told_end = true;
+        if goes_on(flow) && self.channel.peer_ended && all_shown && !self.reported_end {
+            self.reported_end = true;
             self.plain = Vec::new();
             flow = then(flow, self.call(out, |session, out| session.on_end(out)));
         }
-        if goes_on(flow) && self.told_end && self.channel.ended {
+        if goes_on(flow) && self.reported_end && self.channel.ended {
             flow = Flow::Close; // both ends have sent close_notify
         }
         // Each is bounded by itself: a message may end in a record that has not come whole.

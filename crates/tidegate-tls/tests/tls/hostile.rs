@@ -27,7 +27,7 @@ fn assert_turned_away(mut wire: TestConnection, what: &str) {
 }
 
 #[test]
-fn who_does_not_speak_tls_is_told_so_and_left() {
+fn a_peer_without_tls_receives_an_alert_and_is_closed() {
     let papers = Papers::of("localhost");
     let (service, counters) = service(&papers);
     let noises: [&[u8]; 4] =
@@ -76,7 +76,7 @@ fn a_record_that_was_changed_ends_the_connection() {
 
 /// rustls takes 32 in a row, as BoringSSL does (`kMaxKeyUpdates`).
 #[test]
-fn who_only_changes_keys_is_told_that_it_is_enough() {
+fn a_peer_that_only_changes_keys_is_refused() {
     let papers = Papers::of("localhost");
     for together in [false, true] {
         let (service, counters) = service(&papers);

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_server_waits_or_refuses_as_told() {
+    fn a_full_server_waits_or_refuses_as_configured() {
         let full = Fullness { open: 10, share: 10, total: 20, most: 20 };
         assert_eq!(admission(Fullness { open: 9, ..full }, WhenFull::Wait), Admission::Admit);
         assert_eq!(admission(full, WhenFull::Wait), Admission::Wait);

@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_text_is_said_and_can_be_told_apart() {
+    fn errors_in_a_text_are_named_and_have_kinds() {
         let limit = |name| <Policy as Limited>::limit(name).unwrap();
         let is_syntax = |e: &ParseLimitError| matches!(e, ParseLimitError::Syntax(_));
         let error = limit("drain_budget").check_text("0").unwrap_err();

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_was_told_to_stop_is_not_broken() {
+    fn a_thread_that_was_asked_to_stop_is_not_broken() {
         let policy = Policy { threads: std::num::NonZeroUsize::new(1), ..Policy::default() };
         let server = Server::new(Deaf).model(Model::Poll).policy(policy);
         let running = server.bind("127.0.0.1:0").unwrap().start().unwrap();

@@ -89,7 +89,7 @@ cases! {
     pipelined_requests_are_answered_in_order,
     posted_accepts_stay_between_their_marks,
     requests_may_be_coalesced,
-    sessions_are_told_of_a_stop,
+    sessions_are_notified_of_a_stop,
     several_operations_are_posted_at_once,
     sockets_may_be_used_again,
     the_counters_balance,

@@ -59,7 +59,7 @@ pub(in crate::engine) struct CompletionLoop<P: CompletionDriver> {
     /// Connections that are on their way to other threads, and may come back.
     leaving: usize,
     /// It stops, and the connections do not know yet.
-    untold: bool,
+    unreported: bool,
     /// Connections whose receive ended because all buffers were in use.
     starved: Vec<Token>,
     /// Accepted sockets have data: the listener defers accepts.
@@ -104,7 +104,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
             accepts: OutstandingAccepts::default(),
             addresses: None,
             leaving: 0,
-            untold: false,
+            unreported: false,
             starved: Vec::new(),
             sends: 0,
             data_with_accept: worker.defers(),
@@ -576,7 +576,7 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
     fn begin_to_stop(&mut self) {
         self.loop_state.drain(self.port.now());
         match self.listener {
-            Some(_) => self.untold = true,
+            Some(_) => self.unreported = true,
             None => self.broadcast(|| Event::Drain),
         }
     }

@@ -219,7 +219,7 @@ impl World {
             ("outstanding and none", stats.outstanding, 0),
         ];
         if self.upstreams.each == 0 {
-            sums.push(("dial failures told and counted", expected.dial_failures, stats.dial_failed));
+            sums.push(("dial failures reported and counted", expected.dial_failures, stats.dial_failed));
         }
         let outcomes = stats.accepted + stats.refused + stats.dial_failed;
         let seen = expected.accept_errors - expected.accept_errors_unseen;

@@ -147,7 +147,7 @@ impl Session for ObservedSession {
         with(|world| {
             let log = &mut world.sockets[self.id].log;
             if !std::mem::replace(&mut log.drained, true) || std::mem::replace(&mut log.left, true) {
-                world.fail(|| format!("session {} leaves without having been told of a stop", self.id));
+                world.fail(|| format!("session {} leaves without having been notified of a stop", self.id));
             }
         });
     }

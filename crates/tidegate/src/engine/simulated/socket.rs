@@ -104,7 +104,7 @@ pub(super) struct SimulatedSocket {
     pub(super) finished: bool,
     /// The stream is broken; the loop is notified once.
     pub(super) broken: Option<Errno>,
-    break_told: bool,
+    break_reported: bool,
     /// When a receive that stays armed has missed that.
     pub(super) missed: Option<Instant>,
     /// The peer has closed, or broken off.
@@ -122,7 +122,7 @@ pub(super) struct SimulatedSocket {
     pub(super) order: [InOrder<Taken>; 2],
     /// Receives of the present turn.
     pub(super) receives: usize,
-    /// When the loop was last told that there is no memory to receive with, and to send; it has not tried again.
+    /// When the loop last learned that there is no memory to receive with, and to send; it has not tried again.
     pub(super) short: [Option<Instant>; 2],
     /// The last time that was so.
     pub(super) starved: Option<Instant>,
@@ -191,7 +191,7 @@ impl SimulatedSocket {
             confirmed: 0,
             finished: false,
             broken: None,
-            break_told: false,
+            break_reported: false,
             missed: None,
             gone: false,
             hearing: false,
@@ -287,7 +287,7 @@ impl SimulatedSocket {
     pub(super) fn break_error(&mut self) -> Option<io::Error> {
         let errno = self.broken?;
         self.missed = None;
-        (!std::mem::replace(&mut self.break_told, true)).then(|| errno.into())
+        (!std::mem::replace(&mut self.break_reported, true)).then(|| errno.into())
     }
 
     /// The peer may see a stream that is cut short.

@@ -76,7 +76,7 @@ impl std::fmt::Debug for Accepted {
 pub(crate) struct GroupMail {
     to: Arc<Vec<Token>>,
     /// So many have it.
-    told: usize,
+    dispatched: usize,
     message: Contained<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -84,8 +84,8 @@ impl Iterator for GroupMail {
     type Item = (Token, Contained<Mail>);
 
     fn next(&mut self) -> Option<(Token, Contained<Mail>)> {
-        let token = *self.to.get(self.told)?;
-        self.told += 1;
+        let token = *self.to.get(self.dispatched)?;
+        self.dispatched += 1;
         Some((token, Mail::Group(Arc::clone(&self.message)).into()))
     }
 }
@@ -257,7 +257,7 @@ impl MailSink for CommandQueue {
 
     /// One command and one wake-up, whatever the number of connections.
     fn post_all(&self, to: &Arc<Vec<Token>>, message: &Arc<dyn Any + Send + Sync>) {
-        let mail = GroupMail { to: to.clone(), told: 0, message: message.clone().into() };
+        let mail = GroupMail { to: to.clone(), dispatched: 0, message: message.clone().into() };
         let _ = self.push(Command::Group(mail)); // refused by a thread that has stopped: its connections are gone
     }
 }

@@ -159,7 +159,7 @@ impl<P: CompletionDriver> CompletionLoop<P> {
         if room > 0 && !self.loop_state.is_resting() {
             self.listener = None; // later connections would not be served
         }
-        if std::mem::take(&mut self.untold) {
+        if std::mem::take(&mut self.unreported) {
             self.broadcast(|| Event::Drain);
         }
     }

@@ -124,7 +124,7 @@ fn the_descriptor_of_a_connection_that_is_gone_goes_to_nobody_else() {
 }
 
 #[test]
-fn the_end_of_a_unix_socket_is_looked_for_and_told_from_data() {
+fn the_end_of_a_unix_socket_is_found_and_distinguished_from_data() {
     let Some(mut port) = port() else { return };
     let (near, mut far) = UnixStream::pair().unwrap();
     let near = RingSocket::Kernel(OwnedFd::from(near).into());
@@ -162,7 +162,7 @@ fn a_listener_is_known_by_what_it_accepts() {
 }
 
 #[test]
-fn a_kernel_without_receives_that_stay_armed_is_told_from_one_that_has_them() {
+fn a_kernel_without_multishot_receives_is_recognised() {
     let received = |result, more| Raw { key: 0, result, made: None, more, buffer: None, payload: None };
     assert_eq!(stays_armed(received(Ok(1), true)), Ok(()));
     let refused = io::Error::from_raw_os_error(22); // EINVAL, as Linux 5.19 answers

@@ -125,13 +125,14 @@ fn no_command_is_lost_at_the_close() {
         let mut taken = VecDeque::new();
         command_queue.take(&mut taken);
         command_queue.close(&mut taken);
-        let mut told: Vec<_> = callers.into_iter().filter_map(|caller| caller.join().unwrap()).collect();
+        let mut dispatched: Vec<_> =
+            callers.into_iter().filter_map(|caller| caller.join().unwrap()).collect();
         let mut late = VecDeque::new();
         command_queue.take(&mut late);
         assert!(late.is_empty(), "taken after the close");
         let mut tags = tags(taken);
-        told.sort_unstable();
+        dispatched.sort_unstable();
         tags.sort_unstable();
-        assert_eq!(tags, told);
+        assert_eq!(tags, dispatched);
     });
 }

@@ -81,16 +81,16 @@ fn served(registry: &Arc<ConnectionRegistry>, count: usize) -> Vec<RegistrySlot>
     (0..count).map(looked_after).collect()
 }
 
-/// Which of them are to close for lack of memory; those that were told before are not named again.
+/// Which of them are to close for lack of memory; those that were named before are not named again.
 fn shed(slots: &[RegistrySlot]) -> Vec<usize> {
-    let told = |slot: &RegistrySlot| {
+    let is_named = |slot: &RegistrySlot| {
         let shed = slot.inbox.last_order() == Some(Order::Shed);
         if shed {
             assert!(matches!(slot.inbox.take(), Some(crate::proto::Event::Shed)));
         }
         shed
     };
-    slots.iter().enumerate().filter(|(_, slot)| told(slot)).map(|(at, _)| at).collect()
+    slots.iter().enumerate().filter(|(_, slot)| is_named(slot)).map(|(at, _)| at).collect()
 }
 
 fn turn(registry: &ConnectionRegistry) -> AcceptStep {
