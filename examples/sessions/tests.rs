@@ -98,7 +98,7 @@ fn the_sum_comes_when_the_client_has_finished_sending() {
 }
 
 #[test]
-fn a_client_asks_and_is_told_what_became_of_it() {
+fn a_client_asks_and_learns_the_outcome() {
     on_every_model(|model| {
         let (running, addr) = start(model, Sum::default());
         let (answers, told) = channel();

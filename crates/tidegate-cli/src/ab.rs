@@ -63,7 +63,7 @@ pub fn run(args: Args) -> CommandResult {
     end_children_and_exit_with(2)?; // 1 would be an answer
     let bar = crate::bench::spinner();
     let found = ab::run(&bench, &settings, |known| {
-        bar.set_message(told(known));
+        bar.set_message(progress_text(known));
         bar.tick();
     });
     bar.finish_and_clear();
@@ -104,7 +104,7 @@ impl Args {
     }
 }
 
-fn told(known: &Pairs) -> String {
+fn progress_text(known: &Pairs) -> String {
     let percent = |ratio: f64| (ratio - 1.0) * 100.0;
     let so_far = known.ratio().zip(known.interval(ab::CONFIDENCE)).map_or(String::new(), |(ratio, i)| {
         format!(": {:+.1}%, 95% CI {:+.1} to {:+.1}", percent(ratio), percent(i.low), percent(i.high))

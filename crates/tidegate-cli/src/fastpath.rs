@@ -91,12 +91,12 @@ mod linux {
 
     /// Waits until the command has ended; forwards a signal to it, once.
     fn wait(mut child: Child, stopping: &AtomicBool) -> anyhow::Result<ExitStatus> {
-        let mut told = false;
+        let mut reported = false;
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status);
             }
-            if stopping.load(SeqCst) && !std::mem::replace(&mut told, true) {
+            if stopping.load(SeqCst) && !std::mem::replace(&mut reported, true) {
                 let _ = tidegate_os::process::ask_to_end(child.id()); // it may have ended just now
             }
             std::thread::sleep(LOOK);

@@ -227,17 +227,17 @@ mod tests {
 
     #[test]
     fn a_broken_server_is_noticed_without_anybody_saying_so() {
-        let (_words, told) = mpsc::channel();
-        assert_eq!(wait(&told, &mut two(true).0), ExitReason::Broken(1));
+        let (_words, received) = mpsc::channel();
+        assert_eq!(wait(&received, &mut two(true).0), ExitReason::Broken(1));
     }
 
     #[test]
     fn words_are_heard_by_all_before_anybody_looks_who_is_broken() {
-        let (words, told) = mpsc::channel();
+        let (words, received) = mpsc::channel();
         let (mut servers, seen) = two(true);
         words.send(ServerCommand::Change(ServerChange::Strategy(Strategy::Throughput))).unwrap();
         words.send(ServerCommand::Stop).unwrap();
-        assert_eq!(wait(&told, &mut servers), ExitReason::Signal);
+        assert_eq!(wait(&received, &mut servers), ExitReason::Signal);
         for seen in seen {
             assert_eq!(seen.borrow().followed, [ServerChange::Strategy(Strategy::Throughput)]);
         }
@@ -245,14 +245,14 @@ mod tests {
 
     #[test]
     fn a_server_with_a_successor_stops_and_the_others_go_on() {
-        let (words, told) = mpsc::channel();
+        let (words, received) = mpsc::channel();
         let (mut servers, seen) = two(false);
         words.send(ServerCommand::Succeeded(1)).unwrap();
         words.send(ServerCommand::Stop).unwrap();
-        assert_eq!(wait(&told, &mut servers), ExitReason::Signal);
+        assert_eq!(wait(&received, &mut servers), ExitReason::Signal);
         assert_eq!((seen[0].borrow().stopped, seen[1].borrow().stopped), (None, Some(ExitReason::Succeeded)));
         words.send(ServerCommand::Succeeded(0)).unwrap();
-        assert_eq!(wait(&told, &mut servers), ExitReason::Succeeded);
+        assert_eq!(wait(&received, &mut servers), ExitReason::Succeeded);
     }
 
     #[test]

@@ -17,13 +17,13 @@ pub(crate) struct PendingSeconds {
     /// The last second that each agent has said; none once nothing more will come from it.
     said: Vec<Option<u64>>,
     /// The last one that was given out.
-    told: u64,
+    reported: u64,
 }
 
 impl PendingSeconds {
     /// Of so many agents.
     pub(crate) fn new(agents: usize) -> Self {
-        Self { open: BTreeMap::new(), said: vec![Some(0); agents], told: 0 }
+        Self { open: BTreeMap::new(), said: vec![Some(0); agents], reported: 0 }
     }
 
     /// One more agent, of which nothing is expected yet.
@@ -45,7 +45,7 @@ impl PendingSeconds {
             *said = number.max(*said);
         }
         // What comes after its second was given out is of the next one: nothing is lost.
-        let number = number.max(self.told + 1);
+        let number = number.max(self.reported + 1);
         let (sum, all) = self.open.entry(number).or_insert_with(|| (Second::default(), empty()));
         all.auto(true);
         // It grows by itself, so nothing is out of range.
@@ -74,7 +74,7 @@ impl PendingSeconds {
             return None;
         }
         let (mut second, all) = self.open.remove(&number)?;
-        self.told = number;
+        self.reported = number;
         second.latency_us = Latency::of(&all);
         Some((second, all))
     }

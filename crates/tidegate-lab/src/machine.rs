@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_went_on_is_told_before_and_after() {
+    fn disturbances_are_reported_before_and_after() {
         let one = MachineActivity {
             load_average_before: Some(0.1),
             load_average: Some(26.8),

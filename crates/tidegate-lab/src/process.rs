@@ -278,7 +278,7 @@ impl Process {
     /// It does not exit within `limit`, or fails.
     pub fn stop(mut self, limit: Duration) -> Result<String, LabError> {
         if let Err(e) = tidegate_os::process::ask_to_end(self.child.id()) {
-            return Err(self.failure(format!("cannot be told to end: {e}")));
+            return Err(self.failure(format!("cannot be asked to stop: {e}")));
         }
         self.succeeded_within(limit)?;
         self.end(); // the readers have all of it then

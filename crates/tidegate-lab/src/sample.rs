@@ -29,7 +29,7 @@ pub struct Usage {
     pub threads: u64,
 }
 
-/// Watches a process until told to stop.
+/// Watches a process until asked to stop.
 pub struct Sampler {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Peaks>,
@@ -57,11 +57,11 @@ impl Sampler {
     /// No thread can be started for it.
     pub fn start(pid: u32, port: u16) -> Result<Self, LabError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let stopped = stop.clone();
         let watch = move || {
             let mut peaks = Peaks::default();
             loop {
-                let last = told.load(Relaxed);
+                let last = stopped.load(Relaxed);
                 peaks.look(pid, port);
                 if last {
                     return peaks;

@@ -225,11 +225,11 @@ struct Competitor {
 impl Competitor {
     fn start(cpu: usize) -> Option<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let stopped = stop.clone();
         let compete = move || {
             // Anywhere else it would only disturb.
             if pin_to_cpus(&[cpu]).is_ok() {
-                while !told.load(Relaxed) {
+                while !stopped.load(Relaxed) {
                     std::hint::spin_loop();
                 }
             }

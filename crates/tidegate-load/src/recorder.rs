@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backlog_that_grows_is_told_from_a_steady_one() {
+    fn a_growing_backlog_is_distinguished_from_a_steady_one() {
         for samples in [20, 100, 5_000, 100_000] {
             let steady = growth(samples, |at| at.min(samples / 4));
             assert!(steady < 1.0, "of a server that answers after a while: {steady}");

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_connect_is_told_what_to_do() {
+    fn a_failed_connect_is_an_error_with_what_to_do() {
         let target = SocketAddr::from(([192, 0, 2, 1], 80)).into();
         for (kind, part) in [
             (io::ErrorKind::ConnectionRefused, "start the server"),

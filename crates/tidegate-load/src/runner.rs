@@ -136,7 +136,7 @@ struct LoadRun<'a, F> {
     /// How connections are opened once some have hung.
     after_hang: Option<AfterHang>,
     /// When the observer was last notified.
-    told: Instant,
+    last_report: Instant,
     /// The target is on another machine.
     is_remote: bool,
     /// The client's counters when the window began.
@@ -243,7 +243,7 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
             pace,
             dialled: 0,
             after_hang: None,
-            told: Instant::now(),
+            last_report: Instant::now(),
             is_remote: is_remote(&run_state.plan.target),
             before: Stats::default(),
             presence: Presence::new(),
@@ -346,9 +346,9 @@ impl<'a, F: FnMut(RunEvent<'_>)> LoadRun<'a, F> {
     /// Whether it is time to tell the observer that it goes on.
     fn is_time_to_tell(&mut self) -> bool {
         let now = Instant::now();
-        let due = now.saturating_duration_since(self.told) > TELL;
+        let due = now.saturating_duration_since(self.last_report) > TELL;
         if due {
-            self.told = now;
+            self.last_report = now;
         }
         due
     }

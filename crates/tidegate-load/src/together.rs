@@ -61,7 +61,7 @@ pub struct Loss {
     /// Connections of its part.
     pub connections: usize,
     /// Requests that it said were answered, and that are not in the result because it brought none.
-    pub told_requests: u64,
+    pub reported_requests: u64,
     /// Who took its part over.
     pub taken_over_by: Vec<String>,
     /// From when on they did, in seconds from the common start; none if nobody did, or before the start.

@@ -58,7 +58,7 @@ fn a_head_has_to_fit_into_the_input() {
 }
 
 #[test]
-fn connections_may_be_fewer_than_those_above_which_all_are_told_to_come_back() {
+fn connections_may_be_fewer_than_those_above_which_all_are_answered_busy() {
     let limits = FilesLimits::default().busy_above(Some(100));
     let few = Policy::default().max_connections(100);
     assert!(limits.check(&few).is_err());

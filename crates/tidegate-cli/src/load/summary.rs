@@ -144,10 +144,13 @@ fn step(us: u64) -> String {
 /// A line for what one agent did.
 fn of_an_agent(a: &AgentReport) -> String {
     if !a.counted {
-        let told = a.loss.as_ref().map_or(0, |loss| loss.told_requests);
-        let told =
-            if told > 0 { format!("; {told} reported requests are not counted") } else { String::new() };
-        return format!("agent        {}: no result{told}\n", a.name);
+        let reported = a.loss.as_ref().map_or(0, |loss| loss.reported_requests);
+        let reported = if reported > 0 {
+            format!("; {reported} reported requests are not counted")
+        } else {
+            String::new()
+        };
+        return format!("agent        {}: no result{reported}\n", a.name);
     }
     let part = a.taken_over_from.as_ref().map_or(String::new(), |from| format!(", for {from}"));
     let l = &a.latency_us;

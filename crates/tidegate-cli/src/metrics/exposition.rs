@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_one_page_are_told_apart() {
+    fn servers_of_one_page_are_distinguished() {
         let of = |n| {
             connections(move || {
                 let mut stats = Stats::default();

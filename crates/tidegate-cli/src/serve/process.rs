@@ -32,7 +32,7 @@ pub fn run(mut plans: Vec<Box<dyn PlannedServer>>) -> CommandResult {
     let mut pages = MetricsPages::default();
     let bound = bind(plans, &processors, &mut pages)?;
     pages.open().map_err(failure)?;
-    let (words, told) = mpsc::channel();
+    let (words, received) = mpsc::channel();
     let hangups: Vec<_> = bound.iter().map(|(_, _, bound)| bound.hangup()).collect();
     let hangup = if hangups.contains(&Hangup::Reloads) { Hangup::Reloads } else { Hangup::Ends };
     signals::report(words.clone(), hangup).map_err(Failure::Run)?;
@@ -54,7 +54,7 @@ pub fn run(mut plans: Vec<Box<dyn PlannedServer>>) -> CommandResult {
         server.relieve();
     }
     manager::notify_ready();
-    let end = life::wait(&told, &mut servers);
+    let end = life::wait(&received, &mut servers);
     manager::notify_stopping();
     if let (ExitReason::Signal, Some(delay)) = (end, drain_delay) {
         life::let_balancers_look_away(delay, &mut servers);

@@ -185,7 +185,7 @@ pub fn load_args<'a>(kind: &'a str, target: &'a str, url: &'a str, rest: &[&'a s
 pub fn begun_in_time(mut run: impl FnMut() -> Output) -> Output {
     let late = |output: &Output| {
         let text = stderr(output);
-        text.contains("so its start cannot be told exactly")
+        text.contains("so its start cannot be determined exactly")
             || text.lines().any(|line| line.contains(" began ") && line.contains(" s too late"))
     };
     let mut output = run();

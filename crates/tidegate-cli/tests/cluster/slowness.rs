@@ -76,7 +76,7 @@ fn a_broker_that_is_far_away_changes_nothing_in_the_result() {
     let output = load("echo", &addr, &lead.url, &[&rest[..], &["--clock-bound", "0.5"]].concat());
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("so its start cannot be told exactly; the load was not started"), "{text}");
+    assert!(text.contains("so its start cannot be determined exactly; the load was not started"), "{text}");
 }
 
 fn a_way_that_is_slow_in_one_direction_only_moves_clocks_within_their_bound() {

@@ -90,7 +90,7 @@ impl<'a> CrateModules<'a> {
                 let is_folder =
                     |name: &&&str| self.is_folder(&[&inside[..], &[(**name).to_owned()]].concat());
                 if circle.iter().filter(is_folder).count() > 1 {
-                    circles.insert(told(&inside, &uses, &circle));
+                    circles.insert(described(&inside, &uses, &circle));
                 }
             }
         }
@@ -98,7 +98,7 @@ impl<'a> CrateModules<'a> {
     }
 }
 
-fn told(inside: &[String], uses: &Uses, circle: &BTreeSet<&str>) -> String {
+fn described(inside: &[String], uses: &Uses, circle: &BTreeSet<&str>) -> String {
     let is_of_it = |(user, used): &(String, String)| circle.contains(&**user) && circle.contains(&**used);
     let arrows = uses.iter().filter(|(arrow, _)| is_of_it(arrow)).map(|((user, used), places)| {
         format!("\n  {user} uses {used} in {}", places.iter().cloned().collect::<Vec<_>>().join(", "))

@@ -19,7 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         return tests![a_plain_program];
     }
     let rights = "the right to load BPF programs and to attach them to its control group";
-    let mut all = tests![who_may_not_is_told_what_it_takes];
+    let mut all = tests![missing_rights_are_an_error_that_names_them];
     all.extend(harness::needs(
         may(),
         rights,
@@ -291,7 +291,7 @@ fn what_the_command_comes_to_is_what_this_comes_to() {
     assert_eq!(asked.wait().expect("wait").code(), Some(143), "the signal is passed on");
 }
 
-fn who_may_not_is_told_what_it_takes() {
+fn missing_rights_are_an_error_that_names_them() {
     let _deadline = deadline();
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("tidegate");

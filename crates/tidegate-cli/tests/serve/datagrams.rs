@@ -82,7 +82,7 @@ fn no_datagram_is_lost_when_a_successor_takes_the_sockets() {
 }
 
 #[test]
-fn a_successor_that_does_not_fit_is_told_so_and_the_first_goes_on() {
+fn a_successor_that_does_not_fit_is_refused_and_the_first_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("handover.sock");
     let socket = socket.to_str().unwrap();

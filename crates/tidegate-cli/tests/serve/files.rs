@@ -289,9 +289,9 @@ fn a_full_server_says_when_to_come_again() {
     for client in &mut served {
         assert_eq!(client.get("/sub/file.txt", "").status, 200);
     }
-    let told = plain(&server).get("/sub/file.txt", "");
+    let refused = plain(&server).get("/sub/file.txt", "");
     assert_eq!(
-        (told.status, told.field("Retry-After"), told.field("Connection")),
+        (refused.status, refused.field("Retry-After"), refused.field("Connection")),
         (503, Some("1"), Some("close"))
     );
     assert_eq!(served[29].get("/large.bin", "").body.len(), LARGE, "who is in is served");

@@ -147,7 +147,7 @@ fn strange_requests_are_answered_and_do_no_harm() {
 
 /// A page in a browser that has its name pointed at this address (DNS rebinding) asks by that name.
 #[test]
-fn counters_are_told_by_known_names_only() {
+fn counters_have_known_names_only() {
     let asked = |addr: SocketAddr, host: &str| {
         let answer = raw(addr, &format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         answer.get(9..12).unwrap_or_default().to_owned()

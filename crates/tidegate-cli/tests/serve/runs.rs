@@ -16,7 +16,7 @@ use crate::kit::{DEADLINE, Server, run, tidegate, with_descriptors};
 const LAST: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 #[test]
-fn http_on_every_model_answers_and_stops_when_told() {
+fn http_on_every_model_answers_and_stops_on_sigterm() {
     for model in Model::available() {
         let server = Server::start(&["serve", "http", "--model", model.name(), "--listen", "127.0.0.1:0"]);
         assert_eq!(server.url, format!("http://{}/", server.addr));
@@ -202,7 +202,7 @@ fn a_second_signal_does_not_wait_for_slow_readers() {
 
 /// Asks again and again on one connection until the server says that it leaves; `None` where this thread was held up
 /// for so long that the server may have taken the connection for idle.
-fn ask_until_told_to_leave(stream: TcpStream, answers: &AtomicUsize) -> Option<()> {
+fn ask_until_the_server_closes(stream: TcpStream, answers: &AtomicUsize) -> Option<()> {
     const PAGE: usize = 4096;
     let mut stream = BufReader::new(stream);
     let mut asked_before = Instant::now();
@@ -233,10 +233,10 @@ fn a_stop_cuts_no_answer_of_a_kept_connection() {
     for model in Model::available() {
         let server = Server::start(&["serve", "http", "--model", model.name(), "--listen", "127.0.0.1:0"]);
         let answers: [AtomicUsize; 32] = Default::default();
-        let told = thread::scope(|scope| {
+        let notified = thread::scope(|scope| {
             let ask = |answers| {
                 let stream = server.connect();
-                scope.spawn(move || ask_until_told_to_leave(stream, answers))
+                scope.spawn(move || ask_until_the_server_closes(stream, answers))
             };
             let clients: Vec<_> = answers.iter().map(ask).collect();
             // One that was not answered yet is perhaps not even accepted.
@@ -250,7 +250,7 @@ fn a_stop_cuts_no_answer_of_a_kept_connection() {
                 .filter_map(|client| client.join().unwrap_or_else(|_| panic!("{model}")))
                 .count()
         });
-        assert!(told > 0, "{model}");
+        assert!(notified > 0, "{model}");
         assert_eq!(server.ended().0.code(), Some(0), "{model}");
     }
 }

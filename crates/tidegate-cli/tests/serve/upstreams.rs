@@ -112,7 +112,7 @@ fn accept(listener: &TcpListener) -> TcpStream {
 }
 
 #[test]
-fn the_upstream_is_told_whose_connection_it_is() {
+fn the_upstream_receives_the_clients_address() {
     let upstream = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = upstream.local_addr().unwrap().to_string();
     for model in Model::available() {

@@ -78,7 +78,7 @@ async fn lead(
         interrupted,
         observer,
         troubles: Vec::new(),
-        told: Vec::new(),
+        reported: Vec::new(),
         stopped: Arc::default(),
         looked: Instant::now(),
     };
@@ -119,7 +119,7 @@ struct Lead<'a> {
     troubles: Vec<String>,
     seconds: PendingSeconds,
     /// The seconds of all that have been reported.
-    told: Vec<Second>,
+    reported: Vec<Second>,
     /// The moment at which all begin, once it is announced.
     began: Option<Instant>,
     /// Members whose parts have to be given to others.
@@ -310,7 +310,9 @@ impl Lead<'_> {
     fn part_over(&self, at_s: f64) -> f64 {
         let part = match self.plan.amount {
             Amount::Time(time) => at_s / time.as_secs_f64().max(1e-9),
-            Amount::Requests(n) => self.told.iter().map(|s| s.requests).sum::<u64>() as f64 / n.max(1) as f64,
+            Amount::Requests(n) => {
+                self.reported.iter().map(|s| s.requests).sum::<u64>() as f64 / n.max(1) as f64
+            }
         };
         part.min(1.0)
     }

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_is_told_where_to_listen_and_a_binary_serves_a_page() {
+    fn a_command_line_receives_its_address_and_a_binary_serves_a_page() {
         let line = Contender::new("A=1 ./x --at {listen} 'a b'", "/x", "/a b".into()).unwrap().peer();
         assert_eq!(line.start, "cd '/a b' || exit\nA=1 ./x --at 127.0.0.1:{port} 'a b'");
         assert_eq!(line.path, "/x");

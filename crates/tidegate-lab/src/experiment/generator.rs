@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_are_told_nothing_of_this_machine() {
+    fn agents_receive_nothing_of_this_machine() {
         let bench =
             Bench { program: "tidegate".into(), server_cpus: vec![0], load_cpus: vec![1], group: None };
         let here = Generator::here(&bench);

@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_the_users_is_named_and_its_memory_told() {
+    fn a_program_of_the_users_is_named_with_its_memory() {
         let mut results = results(vec![point("epoll", 100, CHEAP), point("tokio", 100, DEAR)]);
         let table = results.concurrency.as_mut().unwrap();
         table.program = Some("./mine".into());

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn of_hardly_any_requests_no_cost_is_told() {
+    fn no_cost_is_given_for_hardly_any_requests() {
         let rows = vec![row(None, 50_000.0, 2.0), row(Some(0), 0.5, 10_075.994)];
         let table = ResultTable { connections: 1_000, window_s: 2.0, rows, ..ResultTable::default() };
         let (_, cells, about) = section(&table);

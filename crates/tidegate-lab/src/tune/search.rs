@@ -95,7 +95,7 @@ fn shortfall(trials: &[Trial]) -> Option<TrialFailure> {
 pub(super) enum FailedSide {
     Server,
     Load,
-    /// It cannot be told, or is the machine.
+    /// Unknown, or the machine.
     Unknown,
 }
 

@@ -48,7 +48,7 @@ pub fn run_chat(
     let load = ChatLoad(shared.clone());
     let (client, tls) = start(&plan.target(0).endpoint, plan.tls.as_ref(), load, plan.policy(), model)?;
     let mut report = ChatReport::new(plan, client.model());
-    let mut run = ChatRun { plan, shared: &shared, client: &client, observer, told: Instant::now() };
+    let mut run = ChatRun { plan, shared: &shared, client: &client, observer, last_report: Instant::now() };
     let all_in = run.conduct(&mut report);
     client.stop();
     client.join();
@@ -62,8 +62,8 @@ struct ChatRun<'a, F> {
     shared: &'a ChatShared,
     client: &'a RunningClient,
     observer: F,
-    /// When the observer was last told something.
-    told: Instant,
+    /// When the observer last received a report.
+    last_report: Instant,
 }
 
 impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
@@ -136,8 +136,8 @@ impl<F: FnMut(RunEvent<'_>)> ChatRun<'_, F> {
             {
                 return false;
             }
-            if self.told.elapsed() > TELL {
-                self.told = Instant::now();
+            if self.last_report.elapsed() > TELL {
+                self.last_report = Instant::now();
                 (self.observer)(RunEvent::Opening { connected: self.shared.joined() as u64 });
             }
             std::thread::park_timeout(GLANCE);

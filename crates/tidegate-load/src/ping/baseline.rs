@@ -155,9 +155,9 @@ mod tests {
     #[test]
     fn messages_of_any_size_come_back() {
         for size in [1, 64, 100_000] {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (tell, receiver) = std::sync::mpsc::channel();
             let echo = std::thread::spawn(move || baseline_echo(|name| tell.send(name.to_owned()).unwrap()));
-            let report = baseline_ping(&told.recv().unwrap(), size, Duration::from_millis(50)).unwrap();
+            let report = baseline_ping(&receiver.recv().unwrap(), size, Duration::from_millis(50)).unwrap();
             assert!(report.is_clean(), "{report:?}");
             echo.join().unwrap().unwrap();
         }

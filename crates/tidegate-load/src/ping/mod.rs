@@ -117,7 +117,7 @@ pub fn ping(
         client = client.model(model);
     }
     let client = client.start()?;
-    let run = PingRun { interrupted, plan, shared: &shared, on_silence, is_told: false };
+    let run = PingRun { interrupted, plan, shared: &shared, on_silence, is_settled: false };
     Ok(run.conduct(client))
 }
 
@@ -126,8 +126,8 @@ struct PingRun<'a, F> {
     plan: &'a PingPlan,
     shared: &'a PingShared,
     on_silence: F,
-    /// The target was silent, and that was told, or it no longer is.
-    is_told: bool,
+    /// The target was silent, and that was reported, or it no longer is.
+    is_settled: bool,
 }
 
 impl<F: FnMut(Silence)> PingRun<'_, F> {
@@ -206,9 +206,9 @@ impl<F: FnMut(Silence)> PingRun<'_, F> {
             if stats.bytes_in != heard.0 {
                 heard = (stats.bytes_in, Instant::now());
             }
-            self.is_told |= stats.bytes_in > 0;
-            if !self.is_told && run_began.elapsed() >= SILENT {
-                self.is_told = true;
+            self.is_settled |= stats.bytes_in > 0;
+            if !self.is_settled && run_began.elapsed() >= SILENT {
+                self.is_settled = true;
                 let silence = if stats.accepted > 0 { Silence::NotAnswering } else { Silence::NotConnected };
                 (self.on_silence)(silence);
             }

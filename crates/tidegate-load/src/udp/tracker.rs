@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_repeats_and_late_ones_are_told_apart() {
+    fn gaps_repeats_and_late_ones_are_distinguished() {
         let mut tracker = Tracker::new();
         let seen: Vec<Seen> = [0, 1, 1, 4, 2, 2, 3, 0, 5].into_iter().map(|n| tracker.see(n)).collect();
         use Seen::{Again, New, Reordered};

@@ -96,7 +96,7 @@ pub enum Batched {
 #[must_use]
 pub enum Received {
     /// It was delivered.
-    Told,
+    Delivered,
     /// Out of order: it was delivered before, or lost its place to another batch. Nothing was delivered.
     Void,
     /// A member queue is full after this many events; call again soon with this number.
@@ -181,13 +181,13 @@ impl Federation {
         self.next(room).is_some()
     }
 
-    /// Receives the next batch of a room. `told` is 0, or the number in [`Received::Full`] for the same batch.
-    pub fn receive(&self, room: &str, batch: &Batch, batched: Batched, told: usize) -> Received {
+    /// Receives the next batch of a room. `delivered` is 0, or the number in [`Received::Full`] for the same batch.
+    pub fn receive(&self, room: &str, batch: &Batch, batched: Batched, delivered: usize) -> Received {
         if command::name(room).is_err() {
             return Received::Void;
         }
         let Some(room) = self.registry.find_or_make(room) else { return Received::NoRoom };
-        let received = room.receive(batch, batched, told, &self.registry.limits);
+        let received = room.receive(batch, batched, delivered, &self.registry.limits);
         let waits = matches!(received, Received::Full(_));
         if !self.waits.replace(waits) && waits {
             add(&self.link.counters.waits);

@@ -245,18 +245,18 @@ impl Room {
         &self,
         batch: &Batch,
         batched: Batched,
-        told: usize,
+        delivered: usize,
         limits: &ChatLimits,
     ) -> Received {
         let mut state = self.lock();
-        if told == 0 {
+        if delivered == 0 {
             match state.follows(self.id, batch.first, batched) {
                 Ok(true) => {}
                 Ok(false) => return Received::Void,
                 Err(_) => return Received::Full(0),
             }
         }
-        for (at, happened) in batch.all.iter().enumerate().skip(told) {
+        for (at, happened) in batch.all.iter().enumerate().skip(delivered) {
             if state.publish(self.id, happened, limits).is_err() {
                 return Received::Full(at);
             }
@@ -267,7 +267,7 @@ impl Room {
         if let (true, Some(link)) = (state.remote.as_ref().is_some_and(RemoteRoom::has_waiting), &self.link) {
             link.attend(&self.name);
         }
-        Received::Told
+        Received::Delivered
     }
 
     /// Sends a notice without a number to local members; dropped if the room is too busy.

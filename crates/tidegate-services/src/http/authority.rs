@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_told_from_names() {
+    fn addresses_are_distinguished_from_names() {
         let ip = |text: &str| Authority::parse(text.as_bytes()).unwrap().ip().map(|ip| ip.to_string());
         assert_eq!(ip("127.0.0.1:80").as_deref(), Some("127.0.0.1"));
         assert_eq!(ip("[::1]:80").as_deref(), Some("::1"));

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_from_none_however_it_is_cut() {
+    fn another_version_is_distinguished_from_none_however_it_is_cut() {
         for (text, expected) in [
             ("GET / HTTP/2.0\r\n", Status::VersionNotSupported),
             ("GET / HTTP/0.9\r\n", Status::VersionNotSupported),

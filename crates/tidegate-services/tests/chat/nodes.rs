@@ -44,8 +44,8 @@ impl Node {
 /// What waits at the first node has the next place.
 fn pass_on(from: &Node, to: &Node) {
     let batch = from.offer();
-    assert_eq!(from.receive(&batch, Batched::Here), Received::Told);
-    assert_eq!(to.receive(&batch, Batched::Elsewhere), Received::Told);
+    assert_eq!(from.receive(&batch, Batched::Here), Received::Delivered);
+    assert_eq!(to.receive(&batch, Batched::Elsewhere), Received::Delivered);
 }
 
 fn two() -> [Node; 2] {
@@ -79,8 +79,8 @@ fn who_was_late_has_the_next_place_and_nothing_is_heard_twice() {
     let (mut ann, mut bob) = (a.member("/join tide ann"), b.member("/join tide bob"));
     let (first, late) = (a.offer(), b.offer());
     assert_eq!((first.first, late.first), (1, 1), "both took the first place");
-    assert_eq!(a.receive(&first, Batched::Here), Received::Told);
-    assert_eq!(b.receive(&first, Batched::Elsewhere), Received::Told);
+    assert_eq!(a.receive(&first, Batched::Here), Received::Delivered);
+    assert_eq!(b.receive(&first, Batched::Elsewhere), Received::Delivered);
     // Should what carries them take both, nobody hears the second, and it waits on.
     assert_eq!(a.receive(&late, Batched::Elsewhere), Received::Void);
     assert_eq!(b.receive(&late, Batched::Here), Received::Void);
@@ -100,9 +100,9 @@ fn what_comes_while_something_is_under_way_waits_for_the_next_place() {
     let under_way = a.offer();
     ann.say("more");
     assert_eq!(a.federation.to_attend().len(), 1);
-    assert_eq!(a.receive(&under_way, Batched::Here), Received::Told);
+    assert_eq!(a.receive(&under_way, Batched::Here), Received::Delivered);
     assert_eq!(a.federation.to_attend().len(), 1, "something still waits");
-    assert_eq!(b.receive(&under_way, Batched::Elsewhere), Received::Told);
+    assert_eq!(b.receive(&under_way, Batched::Elsewhere), Received::Delivered);
     pass_on(&a, &b);
     assert_eq!(ann.hears()[1..], ["#1 + ann", "#2 ann: more"]);
 }
@@ -134,9 +134,9 @@ fn a_node_that_is_cut_off_says_so_takes_nothing_and_keeps_what_it_has_taken() {
     assert!(eve.hears()[0].starts_with("! this node is cut off"));
     ann.say("meanwhile");
     let meanwhile = a.offer();
-    assert_eq!(a.receive(&meanwhile, Batched::Here), Received::Told);
+    assert_eq!(a.receive(&meanwhile, Batched::Here), Received::Delivered);
     // It is back: first what it has missed.
-    assert_eq!(b.receive(&meanwhile, Batched::Elsewhere), Received::Told);
+    assert_eq!(b.receive(&meanwhile, Batched::Elsewhere), Received::Delivered);
     pass_on(&b, &a);
     b.federation.is_back();
     let heard = bob.hears();
@@ -151,17 +151,17 @@ fn what_is_not_kept_any_more_is_said_to_be_lost_and_numbers_go_on() {
     let [a, b] = two();
     let mut ann = a.member("/join tide ann");
     let first = a.offer();
-    assert_eq!(a.receive(&first, Batched::Here), Received::Told);
+    assert_eq!(a.receive(&first, Batched::Here), Received::Delivered);
     ann.hears();
     let remote = Batch { first: 5, all: first.all.clone() };
-    assert_eq!(a.receive(&remote, Batched::Elsewhere), Received::Told);
+    assert_eq!(a.receive(&remote, Batched::Elsewhere), Received::Delivered);
     assert_eq!(ann.hears(), ["= 3 messages are lost: they were removed from the broker", "#5 + ann"]);
     // Who comes to a room that is older than what is kept has missed nothing.
-    assert_eq!(b.receive(&remote, Batched::Elsewhere), Received::Told);
+    assert_eq!(b.receive(&remote, Batched::Elsewhere), Received::Delivered);
     assert!(b.member("/join tide bob").hears()[0].ends_with(" at #5"));
     // And a room of which nothing was kept begins again, which is said.
     let anew = Batch { first: 1, all: first.all };
-    assert_eq!(a.receive(&anew, Batched::Anew), Received::Told);
+    assert_eq!(a.receive(&anew, Batched::Anew), Received::Delivered);
     let heard = ann.hears();
     assert!(heard[0].starts_with("= the broker lost this room") && heard[1] == "#1 + ann", "{heard:?}");
 }
@@ -171,12 +171,12 @@ fn who_joined_at_a_large_number_is_still_heard_when_numbers_begin_again() {
     let [a, b] = two();
     let _bob = b.member("/join tide bob");
     let old = Batch { first: 100, all: b.offer().all };
-    assert_eq!(a.receive(&old, Batched::Elsewhere), Received::Told);
+    assert_eq!(a.receive(&old, Batched::Elsewhere), Received::Delivered);
     let mut ann = a.member("/join tide ann");
-    assert_eq!(a.receive(&a.offer(), Batched::Here), Received::Told);
+    assert_eq!(a.receive(&a.offer(), Batched::Here), Received::Delivered);
     assert_eq!(ann.hears()[1..], ["#101 + ann"]);
     let anew = Batch { first: 1, all: old.all };
-    assert_eq!(a.receive(&anew, Batched::Anew), Received::Told);
+    assert_eq!(a.receive(&anew, Batched::Anew), Received::Delivered);
     assert_eq!(ann.hears(), ["= the broker lost this room; its numbers start again", "#1 + bob"]);
     ann.say("hello");
     assert_eq!(a.offer().all[0].text, "ann: hello");
@@ -191,7 +191,7 @@ fn that_a_room_begins_again_is_heard_also_by_those_whose_queue_was_full() {
     ann.say("/join tide ann");
     let first = node.offer();
     let at = |first: u64, batch: &Batch| Batch { first, all: batch.all.clone() };
-    assert_eq!(node.receive(&first, Batched::Here), Received::Told);
+    assert_eq!(node.receive(&first, Batched::Here), Received::Delivered);
     // The one place in her queue is taken. She hears that numbers begin again before anything else, and then all of
     // them.
     let anew = at(1, &first);
@@ -199,15 +199,15 @@ fn that_a_room_begins_again_is_heard_also_by_those_whose_queue_was_full() {
     assert_eq!(ann.hears()[1..], ["#1 + ann"]);
     assert_eq!(node.receive(&anew, Batched::Anew), Received::Full(0), "the notice has taken the place");
     assert!(ann.hears()[0].starts_with("= the broker lost this room"));
-    assert_eq!(node.receive(&anew, Batched::Anew), Received::Told);
+    assert_eq!(node.receive(&anew, Batched::Anew), Received::Delivered);
     assert_eq!(ann.hears(), ["#1 + ann"]);
     // The same of what is lost.
-    assert_eq!(node.receive(&at(2, &first), Batched::Elsewhere), Received::Told);
+    assert_eq!(node.receive(&at(2, &first), Batched::Elsewhere), Received::Delivered);
     assert_eq!(node.receive(&at(5, &first), Batched::Elsewhere), Received::Full(0));
     assert_eq!(ann.hears(), ["#2 + ann"]);
     assert_eq!(node.receive(&at(5, &first), Batched::Elsewhere), Received::Full(0));
     assert_eq!(ann.hears(), ["= 2 messages are lost: they were removed from the broker"]);
-    assert_eq!(node.receive(&at(5, &first), Batched::Elsewhere), Received::Told);
+    assert_eq!(node.receive(&at(5, &first), Batched::Elsewhere), Received::Delivered);
     assert_eq!(ann.hears(), ["#5 + ann"]);
 }
 
@@ -255,10 +255,10 @@ fn numbers_begin_again_where_they_end() {
     let node = Node::new(|_| {});
     let mut ann = node.member("/join tide ann");
     let last = Batch { first: MOST_NUMBER - 1, all: node.offer().all };
-    assert_eq!(node.receive(&last, Batched::Elsewhere), Received::Told);
+    assert_eq!(node.receive(&last, Batched::Elsewhere), Received::Delivered);
     let next = node.offer();
     assert_eq!((next.first, node.federation.check(&next)), (1, Ok(())));
-    assert_eq!(node.receive(&next, Batched::HereAnew), Received::Told);
+    assert_eq!(node.receive(&next, Batched::HereAnew), Received::Delivered);
     assert!(node.federation.is_idle());
     let heard = ann.hears();
     assert_eq!(
@@ -313,13 +313,13 @@ fn what_waits_is_bounded_and_so_are_rooms() {
     let batch = node.offer();
     assert_eq!(batch.all.len(), 3);
     assert_eq!(node.federation.receive("ebb", &batch, Batched::Elsewhere, 0), Received::NoRoom);
-    assert_eq!(node.receive(&batch, Batched::Here), Received::Told);
+    assert_eq!(node.receive(&batch, Batched::Here), Received::Delivered);
     ann.say(&text);
     assert_eq!(node.offer().first, 4);
     // A room in which something waits keeps its place.
     ann.say("/leave");
     assert_eq!(node.federation.receive("ebb", &batch, Batched::Elsewhere, 0), Received::NoRoom);
-    assert_eq!(node.receive(&node.offer(), Batched::Here), Received::Told);
-    assert_eq!(node.federation.receive("ebb", &batch, Batched::Elsewhere, 0), Received::Told);
+    assert_eq!(node.receive(&node.offer(), Batched::Here), Received::Delivered);
+    assert_eq!(node.federation.receive("ebb", &batch, Batched::Elsewhere, 0), Received::Delivered);
     assert!(!node.federation.knows("tide"));
 }

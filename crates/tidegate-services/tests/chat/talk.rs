@@ -43,7 +43,7 @@ fn lines_and_frames_meet_in_one_room() {
 }
 
 #[test]
-fn who_comes_goes_and_is_renamed_is_told() {
+fn joining_leaving_and_renaming_are_announced() {
     let chat = chat(|_| {});
     let (mut ann, mut bob) = both_in_tide(&chat, Member::of_lines(&chat));
     bob.say("/nick robert");
@@ -210,7 +210,7 @@ fn who_joins_its_own_room_is_shown_it_again_and_may_have_another_nickname() {
 }
 
 #[test]
-fn a_member_that_speaks_too_fast_is_told_so() {
+fn a_member_that_speaks_too_fast_receives_an_error() {
     let chat = chat(|limits| {
         (limits.lines_per_s, limits.burst) = (NonZeroU32::new(2), NonZeroU32::new(3).unwrap());
     });
@@ -274,7 +274,7 @@ fn what_happens_is_counted() {
 }
 
 #[test]
-fn a_large_room_is_not_told_who_comes() {
+fn a_large_room_has_no_announcements() {
     let chat = chat(|limits| limits.announced = 2);
     let mut members = [0; 4].map(|_| Member::of_lines(&chat));
     for (n, member) in members.iter_mut().enumerate() {

@@ -19,7 +19,7 @@ fn last_says_close(wire: &TestConnection, count: usize) {
 const LAST_WORD: Duration = tidegate::policy::timeouts::LAST_WORD;
 
 #[test]
-fn a_connection_between_requests_may_ask_once_more_and_is_told() {
+fn a_connection_between_requests_may_ask_once_more_and_learns_that_it_is_the_last() {
     let mut wire = TestConnection::new();
     wire.send(GET);
     wire.drain();

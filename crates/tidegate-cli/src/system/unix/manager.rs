@@ -20,8 +20,8 @@ pub fn notify_stopping() {
 }
 
 fn notify(state: NotifyState<'_>) {
-    let told = sd_notify::notify(&[state]).context("cannot notify the service manager");
-    if let Err(e) = told {
+    let notified = sd_notify::notify(&[state]).context("cannot notify the service manager");
+    if let Err(e) = notified {
         tracing::warn!(event = "notify-failed", "{e:#}");
     }
 }

@@ -44,7 +44,7 @@ fn shown(output: &Output) -> (String, String) {
 }
 
 #[test]
-fn a_target_that_is_not_there_is_told_at_once_with_what_to_do() {
+fn a_target_that_is_not_there_is_an_error_at_once_with_what_to_do() {
     let closed = ClosedPort::new();
     let target = closed.addr.to_string();
     let url = format!("http://{target}/");
@@ -116,7 +116,7 @@ fn of_a_server_for_one() -> (Outcome, Report) {
 }
 
 /// The first line on standard error that tells of no answer, while the load runs; it is ended then.
-fn told_meanwhile(args: &[&str]) -> Option<String> {
+fn error_meanwhile(args: &[&str]) -> Option<String> {
     let amount = if args.contains(&"-n") { &[][..] } else { &["-d", "20"] };
     let mut child = Command::new(TIDEGATE)
         .arg("load")
@@ -165,7 +165,7 @@ fn a_target_that_is_silent_is_named_long_before_the_timeout() {
         (&["echo", &deaf], &deaf, "firewalls"),
         (&["ping", &deaf], &deaf, "firewalls"),
     ] {
-        let line = told_meanwhile(args).unwrap_or_else(|| panic!("{args:?}: nothing was said"));
+        let line = error_meanwhile(args).unwrap_or_else(|| panic!("{args:?}: nothing was said"));
         let note = format!("no answer yet from {target}: ");
         assert!(line.contains(&note) && line.contains(remedy), "{args:?}: {line}");
     }

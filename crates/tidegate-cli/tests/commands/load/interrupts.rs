@@ -15,7 +15,7 @@ use crate::kit::finish;
 fn echo_of_streams() -> (String, Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
-    let (sender, told) = channel();
+    let (sender, requests) = channel();
     std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
         let (mut times, mut bytes) = (0, [0; 4096]);
@@ -29,14 +29,14 @@ fn echo_of_streams() -> (String, Receiver<()>) {
             }
         }
     });
-    (addr, told)
+    (addr, requests)
 }
 
 /// The same for datagrams.
 fn echo_of_datagrams() -> (String, Receiver<()>) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let addr = socket.local_addr().unwrap().to_string();
-    let (sender, told) = channel();
+    let (sender, requests) = channel();
     std::thread::spawn(move || {
         let (mut times, mut bytes) = (0, [0; 4096]);
         while let Ok((n, from)) = socket.recv_from(&mut bytes) {
@@ -47,7 +47,7 @@ fn echo_of_datagrams() -> (String, Receiver<()>) {
             }
         }
     });
-    (addr, told)
+    (addr, requests)
 }
 
 /// Interrupts a load of ten minutes once it is going; its result.

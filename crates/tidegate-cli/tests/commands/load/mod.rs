@@ -267,7 +267,7 @@ fn bad_input_is_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn each_connection_sends_the_messages_it_is_told_to_and_then_rests() {
+fn each_connection_sends_its_messages_and_then_rests() {
     static RECEIVED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let addr = bad_server(|mut stream| {
         let (mut buffer, mut received) = ([0; 4096], 0);

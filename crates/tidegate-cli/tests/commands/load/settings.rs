@@ -21,7 +21,7 @@ struct Seen {
 fn witness() -> (String, Receiver<Seen>) {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let url = format!("127.0.0.1:{}", listener.local_addr().unwrap().port());
-    let (sender, told) = channel();
+    let (sender, requests) = channel();
     std::thread::spawn(move || {
         while let Ok((stream, from)) = listener.accept() {
             let sender: Sender<Seen> = sender.clone();
@@ -33,7 +33,7 @@ fn witness() -> (String, Receiver<Seen>) {
             });
         }
     });
-    (url, told)
+    (url, requests)
 }
 
 /// Answers requests without pipelining until the connection ends; how many there were.
@@ -49,8 +49,8 @@ fn answer(mut stream: std::net::TcpStream) -> u64 {
 }
 
 /// What became of so many connections.
-fn seen(told: &Receiver<Seen>, connections: usize) -> Vec<Seen> {
-    (0..connections).map(|_| told.recv_timeout(Duration::from_secs(20)).unwrap()).collect()
+fn seen(requests: &Receiver<Seen>, connections: usize) -> Vec<Seen> {
+    (0..connections).map(|_| requests.recv_timeout(Duration::from_secs(20)).unwrap()).collect()
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_warm_up_is_load_that_does_not_count() {
     let begun = Instant::now();
     // A machine that stalls at the end of a run has none of what is due then begun: try again.
     let served: u64 = loop {
-        let (url, told) = witness();
+        let (url, requests) = witness();
         let args = ["http", &url, "-c", "2", "--rate", "200", "--warm-up", "0.5", "-d", "0.5", "--json", "-"];
         let report = report(&load(&args));
         let open = report.open_loop.unwrap();
@@ -66,7 +66,7 @@ fn a_warm_up_is_load_that_does_not_count() {
         assert_eq!((open.scheduled, report.requests), (100, open.started));
         assert_eq!(open.started + open.not_started, 100);
         if open.not_started == 0 {
-            break seen(&told, 2).iter().map(|seen| seen.requests).sum();
+            break seen(&requests, 2).iter().map(|seen| seen.requests).sum();
         }
         assert!(begun.elapsed() < TIMEOUT, "not once was all of it begun: {open:?}");
     };
@@ -75,7 +75,7 @@ fn a_warm_up_is_load_that_does_not_count() {
 
 #[test]
 fn a_rate_that_rises_evenly_is_half_of_it_on_average() {
-    let (url, _told) = witness();
+    let (url, _requests) = witness();
     let args = ["http", &url, "-c", "4", "--rate", "400", "--ramp-rate", "0:1", "-d", "1", "--json", "-"];
     let report = report(&load(&args));
     let open = report.open_loop.unwrap();
@@ -87,12 +87,12 @@ fn a_rate_that_rises_evenly_is_half_of_it_on_average() {
 fn connections_are_opened_evenly_over_their_ramp() {
     let start = Instant::now();
     loop {
-        let (url, told) = witness();
+        let (url, requests) = witness();
         let args = ["http", &url, "-c", "5", "-n", "5", "--ramp-connections", "0.5", "--json", "-"];
         let begun = Instant::now();
         let report = report(&load(&args));
         assert_eq!((report.connected, report.requests), (5, 5));
-        let mut at: Vec<Instant> = seen(&told, 5).iter().map(|seen| seen.at).collect();
+        let mut at: Vec<Instant> = seen(&requests, 5).iter().map(|seen| seen.at).collect();
         at.sort();
         // Never earlier than asked for; how much later is the machine's affair.
         for (at, due_ms) in at.iter().zip([0, 100, 200, 300, 400]) {
@@ -110,10 +110,10 @@ fn connections_are_opened_evenly_over_their_ramp() {
 
 #[test]
 fn connections_come_from_the_addresses_that_are_named() {
-    let (url, told) = witness();
+    let (url, requests) = witness();
     let args = ["http", &url, "-c", "6", "-n", "12", "--source", "127.0.0.21-127.0.0.23", "--json", "-"];
     assert_eq!(report(&load(&args)).requests, 12);
-    let mut from: Vec<String> = seen(&told, 6).iter().map(|seen| seen.from.ip().to_string()).collect();
+    let mut from: Vec<String> = seen(&requests, 6).iter().map(|seen| seen.from.ip().to_string()).collect();
     from.sort();
     let two_each = ["127.0.0.21", "127.0.0.21", "127.0.0.22", "127.0.0.22", "127.0.0.23", "127.0.0.23"];
     assert_eq!(from, two_each);

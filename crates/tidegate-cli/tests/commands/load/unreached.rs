@@ -36,8 +36,8 @@ fn of_a_name_without_an_address_the_error_says_what_to_do() {
             let mut command = tidegate(&[&["load"], &args[..]].concat());
             let outcome = run(command.env("RES_OPTIONS", "timeout:1 attempts:1"));
             assert_eq!(outcome.code, Some(2), "{args:?}: {}", outcome.stderr);
-            let told = format!("cannot find the address of {target}: ");
-            for text in [&*told, "check the name and the resolver"] {
+            let message = format!("cannot find the address of {target}: ");
+            for text in [&*message, "check the name and the resolver"] {
                 assert!(outcome.stderr.contains(text), "{args:?}: {}", outcome.stderr);
             }
             assert_eq!(outcome.stdout, "", "{args:?}");
@@ -51,7 +51,7 @@ fn close(socket: &UdpSocket) {
 }
 
 #[test]
-fn a_target_that_is_not_there_is_told_in_the_first_second_with_what_to_do() {
+fn a_target_that_is_not_there_is_reported_in_the_first_second_with_what_to_do() {
     let closed = ClosedPort::new();
     let addr = closed.addr.to_string();
     let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -11,7 +11,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Default)]
 pub(super) struct StartSignal {
     opens: Mutex<Option<Instant>>,
-    told: Condvar,
+    changed: Condvar,
 }
 
 impl StartSignal {
@@ -19,7 +19,7 @@ impl StartSignal {
     pub(super) fn open_at(&self, at: Instant) {
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         opens.get_or_insert(at);
-        self.told.notify_all();
+        self.changed.notify_all();
     }
 
     /// Waits until it opens, or `interrupted` is true.
@@ -32,7 +32,7 @@ impl StartSignal {
             if let Some(at) = *opens {
                 break at;
             }
-            opens = self.told.wait_timeout(opens, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            opens = self.changed.wait_timeout(opens, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         };
         drop(opens);
         while !interrupted.load(Relaxed) {

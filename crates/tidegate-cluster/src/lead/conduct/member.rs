@@ -30,7 +30,7 @@ pub(super) struct Participant {
     pub(super) connected: u64,
     pub(super) open: u64,
     /// Requests of the seconds that it said.
-    pub(super) told_requests: u64,
+    pub(super) reported_requests: u64,
     /// When it was to begin, by its own clock, and how much later it did.
     pub(super) starts_ns: i64,
     /// The same by our clock; none until it is announced.
@@ -86,7 +86,7 @@ impl Participant {
             attempted: 0,
             connected: 0,
             open: 0,
-            told_requests: 0,
+            reported_requests: 0,
             starts_ns: 0,
             starts_at: None,
             offset_s: 0.0,
@@ -111,9 +111,9 @@ impl Participant {
     }
 
     /// What is notified of it.
-    pub(super) fn told(&self) -> AgentReport {
+    pub(super) fn report(&self) -> AgentReport {
         let us = |ns: i64| ns as f64 / 1e3;
-        let mut told = AgentReport {
+        let mut report = AgentReport {
             name: self.name.clone(),
             counted: self.report.is_some(),
             clock_ahead_us: us(self.distance.wall_ns),
@@ -123,16 +123,16 @@ impl Participant {
             ..AgentReport::default()
         };
         if let Some(r) = &self.report {
-            told.connections = r.connections;
-            told.connected = r.connected;
-            told.requests = r.requests;
-            told.failed = r.failed;
-            told.requests_per_s = r.requests_per_s;
-            told.latency_us = r.latency_us.clone();
-            told.latency_v2.clone_from(&r.latency_v2);
-            told.verdict.clone_from(&r.verdict);
+            report.connections = r.connections;
+            report.connected = r.connected;
+            report.requests = r.requests;
+            report.failed = r.failed;
+            report.requests_per_s = r.requests_per_s;
+            report.latency_us = r.latency_us.clone();
+            report.latency_v2.clone_from(&r.latency_v2);
+            report.verdict.clone_from(&r.verdict);
         }
-        told
+        report
     }
 }
 

@@ -177,7 +177,7 @@ impl Lead<'_> {
             }
             if found.round_trip_ns / 2 > bound_ns {
                 self.troubles.push(format!(
-                    "agent {name} is {:.3} s away, so its start cannot be told exactly",
+                    "agent {name} is {:.3} s away, so its start cannot be determined exactly",
                     found.round_trip_ns as f64 / 1e9
                 ));
             }

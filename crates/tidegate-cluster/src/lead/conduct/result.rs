@@ -29,16 +29,16 @@ impl Lead<'_> {
             open.rate_per_s = rate.requests_per_s;
             open.started_per_s = if all.elapsed_s > 0.0 { open.started as f64 / all.elapsed_s } else { 0.0 };
         }
-        all.seconds = std::mem::take(&mut self.told);
+        all.seconds = std::mem::take(&mut self.reported);
         all.verdict = Some(self.verdict(&all));
-        all.together = Some(Together { agents: self.told_agents(), troubles: self.troubles.clone() });
+        all.together = Some(Together { agents: self.reports_of_agents(), troubles: self.troubles.clone() });
         Ok(all)
     }
 
-    fn told_agents(&self) -> Vec<AgentReport> {
+    fn reports_of_agents(&self) -> Vec<AgentReport> {
         let name = |at: usize| self.members[at].name.clone();
-        let told = |m: &Participant| AgentReport { taken_over_from: m.took_over.map(name), ..m.told() };
-        self.members.iter().map(told).collect()
+        let report = |m: &Participant| AgentReport { taken_over_from: m.took_over.map(name), ..m.report() };
+        self.members.iter().map(report).collect()
     }
 
     /// Which side was the limit of all of it, and which agent if it was theirs.

@@ -17,7 +17,7 @@ impl Lead<'_> {
             heard_s: self.since_the_start(member.heard),
             noticed_s: self.since_the_start(Instant::now()),
             connections: member.part.plan(self.plan).map_or(0, |plan| plan.connections),
-            told_requests: if member.lost { member.told_requests } else { 0 },
+            reported_requests: if member.lost { member.reported_requests } else { 0 },
             ..Loss::default()
         };
         // What somebody did of a number of requests without a schedule cannot be distinguished from the rest.
@@ -121,7 +121,7 @@ impl Lead<'_> {
             loss.taken_over_by = by;
             loss.taken_over_s = since.filter(|&s| s > 0.0);
             loss.missing_requests = missing;
-            self.troubles.push(told(&member.name, loss));
+            self.troubles.push(loss_text(&member.name, loss));
         }
     }
 
@@ -142,7 +142,7 @@ impl Lead<'_> {
 }
 
 /// An account in words.
-fn told(name: &str, loss: &Loss) -> String {
+fn loss_text(name: &str, loss: &Loss) -> String {
     let when = match loss.heard_s {
         Some(s) => format!("agent {name} was heard last {s:.1} s after the start"),
         None => format!("agent {name} was lost before the start"),
@@ -154,8 +154,8 @@ fn told(name: &str, loss: &Loss) -> String {
     };
     let missing = match loss.missing_requests {
         Some(missing) => format!("; {missing} requests of the schedule are in nobody's result"),
-        None if loss.told_requests > 0 => {
-            format!("; {} requests that it told of are in nobody's result", loss.told_requests)
+        None if loss.reported_requests > 0 => {
+            format!("; {} requests it reported are in nobody's result", loss.reported_requests)
         }
         None => String::new(),
     };
@@ -190,16 +190,16 @@ mod tests {
     fn an_account_says_when_who_and_what_is_missing() {
         let loss = Loss { heard_s: Some(2.44), missing_requests: Some(41), ..Loss::default() };
         assert_eq!(
-            told("a", &loss),
+            loss_text("a", &loss),
             "agent a was heard last 2.4 s after the start: nobody took its part over; 41 requests of the schedule are in \
              nobody's result"
         );
         let loss = Loss { taken_over_by: vec!["b".into(), "c".into()], taken_over_s: Some(5.0), ..loss };
-        assert!(told("a", &loss).contains(": b and c took its part over 5.0 s after the start; 41 "));
-        let loss = Loss { told_requests: 9, taken_over_by: vec!["b".into()], ..Loss::default() };
+        assert!(loss_text("a", &loss).contains(": b and c took its part over 5.0 s after the start; 41 "));
+        let loss = Loss { reported_requests: 9, taken_over_by: vec!["b".into()], ..Loss::default() };
         assert_eq!(
-            told("a", &loss),
-            "agent a was lost before the start: b took its part over before the start; 9 requests that it told of are in \
+            loss_text("a", &loss),
+            "agent a was lost before the start: b took its part over before the start; 9 requests it reported are in \
              nobody's result"
         );
     }

@@ -143,14 +143,14 @@ impl Lead<'_> {
             }
             AgentEventKind::Second { mut second, latency_v2, open } => {
                 member.open = open;
-                member.told_requests = member.told_requests.saturating_add(second.requests);
+                member.reported_requests = member.reported_requests.saturating_add(second.requests);
                 second.at_s += member.offset_s;
                 let passed = self.since_the_start(Instant::now()).unwrap_or(0.0);
                 match decode(&latency_v2) {
                     Ok(_) if second.at_s > passed + EARLY_S => {
                         let name = &self.members[at].name;
                         let what =
-                            format!("agent {name} told of second {:.0} in second {passed:.0}", second.at_s);
+                            format!("agent {name} reported second {:.0} in second {passed:.0}", second.at_s);
                         self.trouble(what).await;
                     }
                     Ok(latencies) => self.seconds.add(at, &second, &latencies),
@@ -183,8 +183,8 @@ impl Lead<'_> {
             let status = RunStatus { open, ..RunStatus::default() };
             (self.observer)(RunEvent::Second { second: &second, latency_us: &latency_us, status });
             let at_s = second.at_s;
-            self.told.push(second);
-            let requests = self.told.iter().map(|s| s.requests).sum();
+            self.reported.push(second);
+            let requests = self.reported.iter().map(|s| s.requests).sum();
             let part = self.part_over(at_s);
             (self.observer)(RunEvent::Progress { requests, part });
         }

@@ -1,4 +1,4 @@
-//! What comes from the stream: checked, and told to members if it can be true.
+//! What comes from the stream: checked, and delivered to members if it can be true.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -103,20 +103,20 @@ impl BridgeState {
         let batched = follows(&said, place, sender, known)?;
         let batch = said.batch();
         self.federation.check(&batch).map_err(|e| e.to_string())?;
-        Ok(PendingBatch { room: room.clone(), place, batch, batched, told: 0, again: Instant::now() })
+        Ok(PendingBatch { room: room.clone(), place, batch, batched, delivered: 0, again: Instant::now() })
     }
 
     /// Sends members what they have not received yet.
     pub(super) fn go_on_telling(&mut self, pending: PendingBatch) {
         let PendingBatch { room, place, batched, .. } = &pending;
         let own = matches!(batched, Batched::Here | Batched::HereAnew);
-        match self.federation.receive(room, &pending.batch, *batched, pending.told) {
-            Received::Full(told) => {
-                self.pending = Some(PendingBatch { told, again: Instant::now() + BREATH, ..pending });
+        match self.federation.receive(room, &pending.batch, *batched, pending.delivered) {
+            Received::Full(delivered) => {
+                self.pending = Some(PendingBatch { delivered, again: Instant::now() + BREATH, ..pending });
                 return;
             }
             Received::NoRoom => _ = self.orders.remove(room),
-            Received::Told => {
+            Received::Delivered => {
                 let order = self.order(room);
                 order.came(*place);
                 order.taken = *place;

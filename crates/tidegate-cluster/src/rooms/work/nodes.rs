@@ -103,9 +103,9 @@ impl BridgeState {
     pub(super) fn lose_silent(&mut self, now: Instant) {
         for (node, name) in self.peers.silent(self.options.timeout, now) {
             // Members are notified of as many as people can read.
-            let is_told = self.news.lets(now);
-            self.federation.forget(node, is_told.then_some(&*name));
-            if !is_told {
+            let is_announced = self.news.lets(now);
+            self.federation.forget(node, is_announced.then_some(&*name));
+            if !is_announced {
                 continue;
             }
             let timeout = self.options.timeout.as_secs_f64();
@@ -153,7 +153,8 @@ impl BridgeState {
         let _ = tokio::time::timeout(SELDOM, self.client.flush()).await; // the others notice its silence, too
         let counts = self.federation.counts();
         let text = format!(
-            "the bridge ends: {} things were refused because the others could not be told in time, {} waits for queues of members",
+            "the bridge ends: {} things were refused because the others could not be notified in time, {} waits for \
+             queues of members",
             counts.refused(),
             counts.waits
         );

@@ -47,7 +47,7 @@ pub(super) struct PendingBatch {
     pub(super) place: u64,
     pub(super) batch: Batch,
     pub(super) batched: Batched,
-    pub(super) told: usize,
+    pub(super) delivered: usize,
     /// When it is tried again.
     pub(super) again: Instant,
 }

@@ -132,9 +132,7 @@ fn read(path: &Path) -> Result<Vec<PeerProgram>, LabError> {
             return Err(wrong(format!("{name} is a model of tidegate; call the peer something else")));
         }
         if !peer.start.contains("{port}") && !peer.files.values().any(|text| text.contains("{port}")) {
-            return Err(wrong(format!(
-                "{name} is not told which port to listen on: write {{port}} in start or files"
-            )));
+            return Err(wrong(format!("{name} does not receive its port: write {{port}} in start or files")));
         }
         if !peer.path.starts_with('/') {
             return Err(wrong(format!("the path {:?} of {name} must begin with '/'", peer.path)));
