@@ -269,18 +269,16 @@ fn a_socket_that_is_closed_leaves_the_operations_of_others_alone() {
 
 #[test]
 fn a_reset_is_a_reset_also_where_several_sends_are_in_flight() {
-    const SENDS: usize = 300;
     let mut bench = Bench::new(0);
     let (socket, far) = bench.pair();
-    // Each is one operation, and all together are more than the sockets take.
-    let bytes = Bytes::from(content(64 << 10));
-    (0..SENDS).for_each(|_| bench.queue.send(&socket, Payload::One(bytes.clone()), 2));
+    let bytes = Bytes::from(content(16 << 20));
+    (0..3).for_each(|_| bench.queue.send(&socket, Payload::One(bytes.clone()), 2));
     socket2::SockRef::from(&far).set_linger(Some(Duration::ZERO)).unwrap();
     drop(far);
-    let failures: Vec<_> = (0..SENDS).filter_map(|_| bench.sent().0.err()).map(|e| e.kind()).collect();
-    assert!(failures.len() > 2, "{failures:?}");
-    let resets = [io::ErrorKind::ConnectionReset, io::ErrorKind::ConnectionAborted];
-    assert!(failures.iter().all(|kind| resets.contains(kind)), "{failures:?}");
+    for _ in 0..3 {
+        let kind = bench.sent().0.unwrap_err().kind();
+        assert!(matches!(kind, io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted), "{kind}");
+    }
 }
 
 #[test]
