@@ -92,11 +92,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             server.start()?.join();
         }
         "call" => {
-            let (done, told) = channel();
+            let (done, closed) = channel();
             let client = Client::new(Caller { done }).policy(policy()).start()?;
             let begun = Instant::now();
             client.dial(addr)?;
-            let why = told.recv()?;
+            let why = closed.recv()?;
             let each = begun.elapsed() / CALLS;
             let way = if client.stats().fast_paths > 0 { "shared memory" } else { "TCP" };
             println!("{CALLS} calls over {way}, {each:?} each, ended as {why}");

@@ -101,18 +101,18 @@ fn the_sum_comes_when_the_client_has_finished_sending() {
 fn a_client_asks_and_learns_the_outcome() {
     on_every_model(|model| {
         let (running, addr) = start(model, Sum::default());
-        let (answers, told) = channel();
+        let (answers, received) = channel();
         // ANCHOR: dial
         let client = Client::new(Ask { question: b"4\n5\n".to_vec(), answers }).model(model).start().unwrap();
         client.dial(addr).unwrap(); // from here, or from any thread by a Dialler:
         client.dialler().dial(Dial::to(addr).tag(7)).unwrap();
         for _ in 0..2 {
-            assert_eq!(told.recv_timeout(DEADLINE).unwrap().unwrap(), b"9\n");
+            assert_eq!(received.recv_timeout(DEADLINE).unwrap().unwrap(), b"9\n");
         }
         // ANCHOR_END: dial
         stop(running);
         client.dial(nobody()).unwrap();
-        let answer = told.recv_timeout(DEADLINE).unwrap();
+        let answer = received.recv_timeout(DEADLINE).unwrap();
         let Err(refused) = answer else { panic!("{model}: somebody is there: {answer:?}") };
         assert!(refused.to_string().contains(&nobody().to_string()), "{model}: {refused}");
         client.stop();

@@ -29,7 +29,7 @@ impl Spender {
     /// Returns the seconds that it has spent.
     fn spend(&mut self) -> f64 {
         let before = cpu_s(self.child.id());
-        self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("told");
+        self.child.stdin.as_mut().expect("piped").write_all(b"\n").expect("a request");
         self.answers.read_line(&mut String::new()).expect("heard");
         cpu_s(self.child.id()) - before
     }

@@ -96,7 +96,7 @@ impl<S> Shelf<S> {
         }
     }
 
-    /// Why it has given up; told once.
+    /// Why it has given up; reported once.
     pub fn take_refusal(&mut self) -> Option<io::Error> {
         self.refused.take()
     }

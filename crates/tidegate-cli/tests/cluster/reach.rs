@@ -183,7 +183,7 @@ fn who_one_is_to_no_broker_is_bad_usage() {
     }
 }
 
-/// A load of four connections over two agents, which holds them; it has told so.
+/// A load of four connections over two agents, which holds them; it has reported that.
 fn holding(url: &str, addr: &str) -> Child {
     let mut child = Command::new(TIDEGATE)
         .args(["load", "echo", addr, "--nats", url, "--agents", "2", "-c", "4", "--messages", "1"])

@@ -1,5 +1,5 @@
-//! A broker, or the way to it, that is only slow: what is said comes late, once and in order, and members are told who
-//! is cut off.
+//! A broker, or the way to it, that is only slow: messages arrive late, once and in order, and members learn who is
+//! cut off.
 
 use crate::harness;
 use libtest_mimic::Trial;

@@ -170,7 +170,7 @@ pub fn run_udp(
 struct FlowRecorder<'a> {
     plan: &'a UdpPlan,
     begun: Instant,
-    /// Seconds that not every flow has told of yet.
+    /// Seconds that not every flow has reported yet.
     open: BTreeMap<u64, (usize, Slice)>,
     latency_us: Histogram<u64>,
     service_us: Histogram<u64>,

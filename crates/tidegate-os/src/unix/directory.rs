@@ -58,7 +58,7 @@ impl Drop for Directory {
     }
 }
 
-/// Sets the thread's `errno` to 0: only so can the end be told from an error (`readdir(3)`).
+/// Sets the thread's `errno` to 0: only so does the end differ from an error (`readdir(3)`).
 fn forget_error() {
     #[cfg(any(target_os = "android", target_os = "netbsd", target_os = "openbsd"))]
     use libc::__errno as errno;

@@ -162,7 +162,7 @@ pub struct EventAcceptor {
 }
 
 impl EventAcceptor {
-    /// Has threads told when a connection finds no accept.
+    /// Notifies threads when a connection finds no accept.
     pub fn new(listener: Arc<Listener>) -> io::Result<Self> {
         let lookout = Lookout::new(listener.clone())?;
         Ok(Self { listener, lookout })

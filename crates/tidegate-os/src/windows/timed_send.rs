@@ -1,7 +1,7 @@
 //! A blocking send that gives its thread back after a time.
 //!
 //! `SO_SNDTIMEO` would leave the stream in an unknown state (`setsockopt`, *Remarks*): how much was taken is not
-//! told. So the send is an overlapped operation that goes on when the time is over; the next call waits for it
+//! known. So the send is an overlapped operation that goes on when the time is over; the next call waits for it
 //! again.
 
 use std::io;

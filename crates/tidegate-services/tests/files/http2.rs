@@ -195,7 +195,7 @@ fn a_busy_server_says_so_to_connections_above_its_limit() {
         assert_eq!(refused.status(), 503);
         assert_eq!(refused.headers()["retry-after"], "1");
         assert_eq!(get(&sender, "/small").await.status(), 200);
-        // When the first one has left, the second one is served, as it was told to retry.
+        // When the first one has left, the second one is served, as it was asked to retry.
         drop(sender);
         while get(&second, "/small").await.status() == 503 {
             tokio::time::sleep(Duration::from_millis(10)).await;

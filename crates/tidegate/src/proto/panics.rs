@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn code_that_panics_gives_nothing() {
         assert_eq!(contain(|| 5), Some(5));
-        assert_eq!(contain(|| -> u32 { resume_unwind(Box::new("as it was told")) }), None);
+        assert_eq!(contain(|| -> u32 { resume_unwind(Box::new("on request")) }), None);
         assert_eq!(contain(|| -> u32 { panic_any(Contained::new(7_u32)) }), None);
     }
 }

@@ -20,7 +20,7 @@ struct Bomb(Arc<AtomicUsize>);
 impl Drop for Bomb {
     fn drop(&mut self) {
         self.0.fetch_add(1, SeqCst);
-        kit::fall("as it was told, while it is dropped");
+        kit::fall("on request, while it is dropped");
     }
 }
 

@@ -1,6 +1,6 @@
 //! A session that takes one message with each call is called again for the next, without new input; hundreds of
 //! messages that came at once are answered in order, others have their turn meanwhile, and the end of the peer is
-//! told behind the last.
+//! reported behind the last.
 
 use std::io::Write;
 use std::net::Shutdown;

@@ -27,7 +27,7 @@ impl Session for Fragile {
 
     fn on_bytes(&mut self, input: &[u8], out: &mut Outbox<'_>) -> Consumed {
         match input {
-            b"fall" => kit::fall("as it was told"),
+            b"fall" => kit::fall("on request"),
             b"fall by mail" => _ = self.own.as_ref().map(|own| own.send(())),
             b"fall at the end" => self.falls_at_the_end = true,
             _ => {}
@@ -37,12 +37,12 @@ impl Session for Fragile {
     }
 
     fn on_mail(&mut self, _: Mail, _: &mut Outbox<'_>) -> Flow {
-        kit::fall("as it was told by mail")
+        kit::fall("on request by mail")
     }
 
     fn on_close(&mut self, _: CloseReason) {
         if self.falls_at_the_end {
-            kit::fall("as it was told");
+            kit::fall("on request");
         }
     }
 }

@@ -50,7 +50,7 @@ impl Session for Foreman {
                 count.fetch_add(1, SeqCst);
                 taken
             }
-            b"fall" => out.offload(|| -> () { kit::fall("as it was told") }),
+            b"fall" => out.offload(|| -> () { kit::fall("on request") }),
             _ => {
                 out.write(input);
                 Ok(())

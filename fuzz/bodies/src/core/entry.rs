@@ -117,7 +117,7 @@ impl Entry {
                 assert_eq!(mind.used + mind.unused, self.received, "every byte was shown");
                 assert!(mind.unused <= context.policy.input_bytes, "input is bounded");
             }
-            assert!(!self.peer_ended || mind.ended || mind.filled, "the session was not told of the end");
+            assert!(!self.peer_ended || mind.ended || mind.filled, "the session was not notified of the end");
         }
     }
 

@@ -15,7 +15,7 @@ use crate::kit::{Outcome, finish, run, tidegate};
 /// Loads that would take a quarter of an hour.
 pub(super) const LONG: &str = "15m";
 
-/// Within what a target that is not there has to be told.
+/// Time within which an absent target has to be reported.
 pub(super) const FIRST_SECOND: f64 = 1.0;
 
 /// How often a load is tried: another process may take the processor for a moment, but not each time.

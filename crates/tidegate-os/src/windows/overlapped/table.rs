@@ -144,7 +144,7 @@ impl<N: Notifier> OperationTable<N> {
 /// How long a queue that goes waits for what it has in flight.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Waits for what a queue that goes has in flight, and was told to end; whether all of it has come back. `step` waits
+/// Waits for what a queue that goes has in flight, and was asked to end; whether all of it has come back. `step` waits
 /// for so long and takes what has ended.
 ///
 /// If not, the operations are leaked, and their buffers have to be: the kernel may still write there.

@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(accepts.wanted(8), 8, "nobody waits");
         accepts.note_behind();
         assert_eq!((accepts.wanted(8), accepts.behind), (32, false));
-        // Also where the boost is used up: the mark alone would post none, and nobody would be told again.
+        // Also where the boost is used up: the mark alone would post none, and nobody would be notified again.
         (accepts.behind, accepts.boost) = (true, 0);
         assert_eq!(accepts.wanted(8), 17);
     }
