@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
+use kit::resets::receive;
 use kit::{
     Dropped, TIMEOUT, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
     until,
@@ -310,7 +311,7 @@ fn a_panic_costs_its_own_connection() {
         assert_eq!(exchange(&mut good, b"before"), b"before", "on {model}");
         let mut bad = connect(&running);
         bad.write_all(b"!").unwrap();
-        assert!(bad.read(&mut [0]).is_err(), "on {model}: no clean end");
+        assert!(receive(&mut bad, &mut [0]).is_err(), "on {model}: no clean end");
         assert_eq!(exchange(&mut good, b"after"), b"after", "on {model}");
     });
 }
@@ -337,7 +338,8 @@ fn an_answer_that_breaks_off_ends_by_a_reset() {
             let mut begun = [0; 5];
             stream.read_exact(&mut begun).unwrap();
             stream.write_all(word).unwrap();
-            assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "on {model}");
+            let end = receive(&mut stream, &mut [0]).map_err(|e| e.kind());
+            assert_eq!(end, Err(ErrorKind::ConnectionReset), "on {model}");
         }
         until("both are counted", || running.stats().closed_by(tidegate::CloseReason::Aborted) == 2);
     });

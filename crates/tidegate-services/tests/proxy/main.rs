@@ -4,4 +4,6 @@ mod diary;
 mod headers;
 mod layer;
 mod models;
+#[path = "../../../tidegate/tests/harness/resets.rs"]
+mod resets;
 mod wire;

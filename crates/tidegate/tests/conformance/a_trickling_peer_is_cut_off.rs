@@ -1,7 +1,7 @@
 //! [`Policy::min_rate`]: a peer that trickles in the middle of a message is reset, in either direction. One that rests
 //! between two messages is not.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -97,10 +97,8 @@ fn trickle(stream: &mut TcpStream) {
         if sent.as_ref().is_err_and(|e| e.kind() == ErrorKind::ConnectionReset) {
             return;
         }
-        match stream.read(&mut [0; 64]) {
+        match kit::receive(stream, &mut [0; 64]) {
             Err(e) if e.kind() == ErrorKind::ConnectionReset => return,
-            // Wine reports a reset as an end, but refuses to send anything after it, even nothing.
-            Ok(0) if stream.write(&[]).is_err_and(|e| e.kind() == ErrorKind::ConnectionReset) => return,
             Ok(0) => panic!("closed rather than reset"),
             _ if sent.is_err() => return,
             Ok(_) | Err(_) => {}

@@ -10,6 +10,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tidegate::Endpoint;
 
 use super::any_loopback::any_loopback;
+use super::resets::was_reset;
 use super::timeout;
 
 /// How a stream ended, as the reader sees it.
@@ -129,11 +130,8 @@ pub fn hear_some(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize>
 pub fn hear_all(stream: &mut TcpStream) -> (Vec<u8>, Ending) {
     let mut heard = Vec::new();
     match stream.read_to_end(&mut heard) {
-        // Wine reports a reset as an end, but refuses to send anything after it, even nothing.
-        Ok(_) => match stream.write(&[]) {
-            Err(e) if e.kind() == ErrorKind::ConnectionReset => (heard, Ending::Reset),
-            _ => (heard, Ending::EndOfStream),
-        },
+        Ok(_) if was_reset(stream) => (heard, Ending::Reset),
+        Ok(_) => (heard, Ending::EndOfStream),
         Err(e) if e.kind() == ErrorKind::ConnectionReset => (heard, Ending::Reset),
         Err(e) => panic!("neither an end nor a reset after {} bytes: {e}", heard.len()),
     }

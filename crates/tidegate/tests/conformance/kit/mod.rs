@@ -8,6 +8,8 @@ mod closed_port;
 mod deadline;
 #[cfg(target_os = "linux")]
 mod relay;
+#[path = "../../harness/resets.rs"]
+mod resets;
 mod sessions;
 mod tape;
 
@@ -30,6 +32,7 @@ pub use callers::{
 };
 pub use closed_port::ClosedPort;
 pub use deadline::{Deadline, Progress, slow};
+pub use resets::receive;
 pub use sessions::{Echo, HoldableEcho, Producer, Sessions, Witness, sessions};
 pub use tape::{Random, Tape};
 
