@@ -155,9 +155,8 @@ impl Limits {
 
     /// Descriptors for all connections of the policy.
     pub fn want(&self, policy: &Policy, model: Model) -> Want {
-        let needed =
-            model.descriptors_for_dialling(policy.max_connections, model.threads(policy), self.dials)
-                + self.of_the_service;
+        let needed = model.descriptors_for(policy.max_connections, model.threads(policy), self.dials)
+            + self.of_the_service;
         if self.given.has("max_connections") { Want::Exactly(needed) } else { Want::UpTo(needed) }
     }
 
@@ -185,7 +184,7 @@ impl Limits {
         let share = share.saturating_sub(self.of_the_service);
         let now = model.threads(policy);
         let mut halves = std::iter::successors(Some(now / 2), |n| Some(n / 2)).take_while(|n| *n > 0);
-        let fewer = halves.find(|&n| model.most_connections_within(share, n) >= n);
+        let fewer = halves.find(|&n| model.most_connections_within(share, n, self.dials) >= n);
         fewer.map_or(String::new(), |n| format!("{now} threads take all: lower `threads` to {n}, or "))
     }
 
@@ -194,7 +193,7 @@ impl Limits {
     pub fn fit(&self, policy: &mut Policy, model: Model, share: usize) -> Result<Option<String>, Failure> {
         let all = usize::try_from(system::descriptor_limit().0).unwrap_or(usize::MAX);
         let of_connections = share.saturating_sub(self.of_the_service);
-        let most = model.most_connections_dialling(of_connections, model.threads(policy), self.dials);
+        let most = model.most_connections_within(of_connections, model.threads(policy), self.dials);
         let of_kernel = self.fit_kernel(policy, model)?;
         let limit =
             if share < all { format!("{all}, of which this server has {share},") } else { all.to_string() };

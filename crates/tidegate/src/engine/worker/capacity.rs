@@ -147,20 +147,14 @@ impl Model {
     /// Connections that the descriptor limit allows at once on this model with so many I/O threads.
     #[must_use]
     pub fn most_connections(self, threads: usize) -> usize {
-        self.most_connections_within(limit(), threads)
+        self.most_connections_within(limit(), threads, 0)
     }
 
     /// The same for a server that is to take at most `descriptors` of the limit, because others of this process need
-    /// the rest.
-    #[must_use]
-    pub fn most_connections_within(self, descriptors: usize, threads: usize) -> usize {
-        self.most_connections_dialling(descriptors, threads, 0)
-    }
-
-    /// The same for a service whose sessions may have dialled `dials` connections each, which are counted, too
+    /// the rest, and whose sessions may have dialled `dials` connections each, which are counted, too
     /// ([`ServiceOptions::dials`](crate::ServiceOptions::dials)).
     #[must_use]
-    pub fn most_connections_dialling(self, descriptors: usize, threads: usize, dials: usize) -> usize {
+    pub fn most_connections_within(self, descriptors: usize, threads: usize, dials: usize) -> usize {
         self.most_under(limit(), descriptors, threads.max(1), dials)
     }
 
@@ -168,13 +162,7 @@ impl Model {
     /// Never fewer, and a few more than needed; what no number of descriptors allows (64 events a thread) is not looked
     /// at.
     #[must_use]
-    pub fn descriptors_for(self, connections: usize, threads: usize) -> usize {
-        self.descriptors_for_dialling(connections, threads, 0)
-    }
-
-    /// The same for [`most_connections_dialling`](Self::most_connections_dialling).
-    #[must_use]
-    pub fn descriptors_for_dialling(self, connections: usize, threads: usize, dials: usize) -> usize {
+    pub fn descriptors_for(self, connections: usize, threads: usize, dials: usize) -> usize {
         self.needed_under(limit(), connections, threads.max(1), dials)
     }
 
