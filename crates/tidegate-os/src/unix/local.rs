@@ -115,7 +115,8 @@ impl SocketFile {
     }
 }
 
-/// Device, inode, and when it was made, where the file system says so: it may give the inode again at once (ext4 does).
+/// Device, inode, and when it was written last: a file system may give the inode again at once (ext4 does). Nobody writes
+/// to these files, so that is when they were made; not every system and C library knows the creation itself.
 type Mark = (u64, u64, Option<SystemTime>);
 
 fn mark(path: &Path) -> io::Result<Mark> {
@@ -123,7 +124,7 @@ fn mark(path: &Path) -> io::Result<Mark> {
 }
 
 fn mark_of(there: &Metadata) -> Mark {
-    (there.dev(), there.ino(), there.created().ok())
+    (there.dev(), there.ino(), there.modified().ok())
 }
 
 impl Drop for SocketFile {
