@@ -165,29 +165,27 @@ impl Member {
             (None, Some(nick)) => nick.clone(),
             (None, None) => self.registry.guest().into(),
         };
-        let address = Self::mailbox(out);
         let current = self.membership.as_ref().map(|membership| membership.room.clone());
-        let (room, welcome) = match current {
-            Some(room) if **room.name() == *name => {
-                let nick = self.renamed(&nick)?;
-                let welcome = room.welcome(nick);
-                (room, welcome)
-            }
+        let welcome = match current {
+            Some(room) if **room.name() == *name => room.welcome(self.renamed(&nick)?),
             current => {
+                let address = Self::mailbox(out);
                 // One that is refused stays in the room it is in.
-                let entered = self.registry.enter(name, &nick, &address, current.as_deref())?;
+                let (room, welcome) = self.registry.enter(name, &nick, &address, current.as_deref())?;
                 self.leave();
                 add(&self.registry.counters.members);
-                entered
+                self.membership = Some(Membership { room, address, seen: welcome.last, said: 0 });
+                welcome
             }
         };
         let (nick, members, last) = (&welcome.nick, welcome.members, welcome.last);
         self.send_line(&format!("= joined {name} as {nick}, {members} here, at #{last}"), out);
-        for news in &welcome.history {
+        // What a member has not seen yet is under way to it.
+        let seen = self.membership.as_ref().map_or(last, |membership| membership.seen);
+        for news in welcome.history.iter().filter(|news| news.number <= seen) {
             self.pass_on(&news.text, out);
         }
         self.nick = Some(welcome.nick);
-        self.membership = Some(Membership { room, address, seen: last, said: 0 });
         Ok(())
     }
 

@@ -202,11 +202,27 @@ fn who_joins_its_own_room_is_shown_it_again_and_may_have_another_nickname() {
     bob.say("/join tide");
     assert_eq!(bob.hears(), ["= joined tide as bob, 2 here, at #3", "#3 ann: hello"]);
     bob.say("/join tide rob");
-    assert_eq!(bob.hears(), ["= joined tide as rob, 2 here, at #4", "#3 ann: hello"]);
+    assert_eq!(bob.hears(), ["= joined tide as rob, 2 here, at #4", "#3 ann: hello", "#4 bob ~ rob"]);
     bob.say("hi");
     assert_eq!(ann.hears(), ["#4 bob ~ rob", "#5 rob: hi"]);
     assert_eq!(bob.hears(), ["#5 rob: hi"]);
     assert_eq!(chat.counters().stats().members, 2);
+}
+
+#[test]
+fn who_joins_its_own_room_misses_nothing_that_was_under_way() {
+    let chat = chat(|limits| limits.history = 1);
+    let (mut ann, mut bob) = both_in_tide(&chat, Member::of_lines(&chat));
+    bob.hears();
+    ann.say("/nick anne"); // in no history
+    for text in ["one", "two"] {
+        ann.say(text);
+    }
+    bob.say("/join tide");
+    let under_way = ["#3 ann ~ anne", "#4 anne: one", "#5 anne: two"];
+    let heard = bob.hears();
+    assert_eq!(heard[0], "= joined tide as bob, 2 here, at #5");
+    assert_eq!(heard[1..], under_way);
 }
 
 #[test]
