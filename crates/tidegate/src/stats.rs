@@ -97,7 +97,7 @@ counters! {
     fast_paths_refused,
     /// Of the attempted, connections accepted with a reused socket ([`Accept::reuse`](crate::policy::Accept::reuse)).
     sockets_reused,
-    /// Failed dials.
+    /// Failed dials; each attempt of a link that waits for a place ([`link::dialling`](crate::link::dialling)) is one.
     dial_failed,
     /// Bytes received.
     bytes_in,
