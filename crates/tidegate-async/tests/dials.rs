@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::Poll;
 use std::time::Duration;
 
-use kit::resets::receive;
+use kit::streams::receive;
 use kit::{
     TIMEOUT, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start, until,
 };

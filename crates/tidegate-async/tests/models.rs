@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
-use kit::resets::receive;
+use kit::streams::receive;
 use kit::{
     Dropped, TIMEOUT, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
     until,

@@ -1,8 +1,8 @@
 //! What the cases share: a server on each model, plain sockets, and counts to wait for.
 #![allow(dead_code, reason = "each file of cases uses a part of it")]
 
-#[path = "../../../tidegate/tests/harness/resets.rs"]
-pub mod resets;
+#[path = "../../../tidegate/tests/harness/streams.rs"]
+pub mod streams;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -4,6 +4,6 @@ mod diary;
 mod headers;
 mod layer;
 mod models;
-#[path = "../../../tidegate/tests/harness/resets.rs"]
-mod resets;
+#[path = "../../../tidegate/tests/harness/streams.rs"]
+mod streams;
 mod wire;

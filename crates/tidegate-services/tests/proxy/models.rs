@@ -10,7 +10,7 @@ use tidegate::{
 use tidegate_services::layers::{HeaderFault, ProxyLimits, ProxyProtocol};
 
 use crate::headers::headers;
-use crate::resets::receive;
+use crate::streams::receive;
 use crate::wire::SOCKET;
 
 /// Nothing here takes a second; a machine under load may take long.

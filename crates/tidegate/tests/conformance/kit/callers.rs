@@ -10,7 +10,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tidegate::Endpoint;
 
 use super::any_loopback::any_loopback;
-use super::resets::was_reset;
+use super::streams::was_reset;
 use super::timeout;
 
 /// How a stream ended, as the reader sees it.

@@ -8,9 +8,9 @@ mod closed_port;
 mod deadline;
 #[cfg(target_os = "linux")]
 mod relay;
-#[path = "../../harness/resets.rs"]
-mod resets;
 mod sessions;
+#[path = "../../harness/streams.rs"]
+mod streams;
 mod tape;
 
 use std::cell::RefCell;
@@ -32,8 +32,8 @@ pub use callers::{
 };
 pub use closed_port::ClosedPort;
 pub use deadline::{Deadline, Progress, slow};
-pub use resets::receive;
 pub use sessions::{Echo, HoldableEcho, Producer, Sessions, Witness, sessions};
+pub use streams::receive;
 pub use tape::{Random, Tape};
 
 /// How long a condition, a read or a write may take before the case fails. Below the [`Deadline`], so
