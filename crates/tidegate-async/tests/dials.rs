@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::Poll;
 use std::time::Duration;
 
-use kit::streams::receive;
+use kit::streams::{receive, send_all};
 use kit::{
     TIMEOUT, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start, until,
 };
@@ -70,7 +70,7 @@ fn bytes_go_to_the_upstream_and_back_exactly_and_then_the_end() {
         let mut writer = stream.try_clone().unwrap();
         let sender = std::thread::spawn(move || {
             for piece in pattern(LENGTH).chunks(7919) {
-                writer.write_all(piece).unwrap();
+                send_all(&mut writer, piece).unwrap();
             }
             writer.shutdown(Shutdown::Write).unwrap();
         });
@@ -231,7 +231,7 @@ fn an_upstream_and_its_user_hold_each_other_back() {
         let sender = std::thread::spawn(move || {
             let piece = vec![7; 1 << 16];
             while count.load(SeqCst) < TOTAL {
-                upstream.write_all(&piece).unwrap();
+                send_all(&mut upstream, &piece).unwrap();
                 count.fetch_add(piece.len(), SeqCst);
             }
         });

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
-use kit::streams::receive;
+use kit::streams::{receive, send_all};
 use kit::{
     Dropped, TIMEOUT, comes_to_rest, connect, echo, exchange, on_every_model, pattern, policy, reset, start,
     until,
@@ -32,7 +32,7 @@ fn bytes_come_back_exactly_and_then_the_end() {
         let mut writer = stream.try_clone().unwrap();
         let sender = std::thread::spawn(move || {
             for piece in sent.chunks(7919) {
-                writer.write_all(piece).unwrap();
+                send_all(&mut writer, piece).unwrap();
             }
             writer.shutdown(Shutdown::Write).unwrap();
         });
@@ -74,7 +74,7 @@ fn code_that_does_not_read_holds_its_peer_back() {
         let sender = std::thread::spawn(move || {
             let piece = vec![7; 1 << 16];
             while count.load(SeqCst) < total {
-                writer.write_all(&piece).unwrap();
+                send_all(&mut writer, &piece).unwrap();
                 count.fetch_add(piece.len(), SeqCst);
             }
             writer.shutdown(Shutdown::Write).unwrap();

@@ -14,7 +14,7 @@ use tidegate_async::{Connection, service};
 fn send_and_finish(stream: &TcpStream, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
     let mut writer = stream.try_clone().unwrap();
     std::thread::spawn(move || {
-        writer.write_all(&bytes).unwrap();
+        kit::streams::send_all(&mut writer, &bytes).unwrap();
         writer.shutdown(Shutdown::Write).unwrap();
     })
 }

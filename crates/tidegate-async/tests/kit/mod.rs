@@ -4,7 +4,7 @@
 #[path = "../../../tidegate/tests/harness/streams.rs"]
 pub mod streams;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub fn connect(running: &Running) -> TcpStream {
 }
 
 pub fn exchange(stream: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
-    stream.write_all(bytes).unwrap();
+    streams::send_all(stream, bytes).unwrap();
     let mut answer = vec![0; bytes.len()];
     stream.read_exact(&mut answer).unwrap();
     answer

@@ -1,7 +1,7 @@
 //! Who sends for ever and never reads is no longer received from, and reset after
 //! [`Policy::send_timeout`]; the others are served meanwhile.
 
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn case(model: Model) {
     let flood = thread::spawn(move || {
         let mut stream = kit::connect_narrow(addr);
         loop {
-            if let Err(e) = stream.write_all(&[b'x'; 64 * 1024]) {
+            if let Err(e) = kit::send_all(&mut stream, &[b'x'; 64 * 1024]) {
                 return e.kind();
             }
         }

@@ -1,7 +1,7 @@
 //! With [`Flow::Linger`] a peer that is still sending reads the whole last answer and then the end, never a reset
 //! before it (RFC 9112, section 9.6).
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::Duration;
@@ -61,10 +61,7 @@ fn the_answer_is_read_while_sending(model: Model, flow: Flow) {
 
 fn send(mut stream: TcpStream) -> Result<(), String> {
     for _ in 0..100 {
-        match stream.write_all(&[b'u'; 50_000]) {
-            Err(e) if e.kind() == ErrorKind::WriteZero => {} // Wine takes nothing now and then, and says so
-            outcome => outcome.map_err(|e| e.to_string())?,
-        }
+        kit::send_all(&mut stream, &[b'u'; 50_000]).map_err(|e| e.to_string())?;
     }
     stream.shutdown(Shutdown::Write).map_err(|e| e.to_string())
 }

@@ -29,7 +29,7 @@ fn case(model: Model) {
         let policy = kit::policy(model).input_bytes(5_000);
         let server = kit::serve(model, policy, kit::sessions(move || Patient(Some(flow))));
         let mut stream = kit::connect(server.local_addr());
-        stream.write_all(&[b'x'; 300_000]).expect("send");
+        kit::send_all(&mut stream, &[b'x'; 300_000]).expect("send");
         stream.shutdown(Shutdown::Write).expect("shut down");
         assert_eq!(kit::hear_all(&mut stream), (b"too long".to_vec(), Ending::EndOfStream), "{flow:?}");
         let stats = kit::finish(server);

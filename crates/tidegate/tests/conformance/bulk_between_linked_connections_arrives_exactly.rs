@@ -1,7 +1,7 @@
 //! Bytes in bulk between linked connections arrive exactly, on some models without a copy in user space: to a slow
 //! reader, before an end and a reset, in more pairs than there are pipes, and through a session that looks at them.
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,11 +69,9 @@ fn linked<S: Session>(model: Model, wrap: fn(Link) -> S) -> (Running, TcpStream,
 fn send_part(stream: &mut TcpStream, part: Range<usize>) {
     let (tape, mut at) = (Tape::new(7), part.start);
     while at < part.end {
-        match stream.write(&tape.piece(at as u64, (64 * 1024).min(part.end - at))) {
-            Ok(n) => at += n, // Wine takes nothing now and then, and says so
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => panic!("send: {e}"),
-        }
+        let piece = tape.piece(at as u64, (64 * 1024).min(part.end - at));
+        kit::send_all(stream, &piece).expect("send");
+        at += piece.len();
     }
 }
 

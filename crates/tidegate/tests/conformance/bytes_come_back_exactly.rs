@@ -1,6 +1,5 @@
 //! Whatever the sizes in which bytes are sent and received, each comes back once and in order.
 
-use std::io::Write;
 use std::net::Shutdown;
 use std::thread;
 
@@ -57,7 +56,7 @@ fn call(addr: &Endpoint, seed: u64, bits: u64) -> u64 {
             let mut at = 0;
             while at < total {
                 let piece = tape.piece(at, random.size(16).min((total - at) as usize));
-                stream.write_all(&piece).expect("send");
+                kit::send_all(&mut stream, &piece).expect("send");
                 at += piece.len() as u64;
             }
             stream.shutdown(Shutdown::Write).expect("finish");

@@ -249,7 +249,7 @@ fn bytes_go_both_ways(model: Model, policy: Policy, bytes: usize) {
             while at < bytes {
                 let piece = tape.piece(at as u64, 10_007.min(bytes - at));
                 at += piece.len();
-                sender.write_all(&piece).expect("send");
+                kit::send_all(&mut sender, &piece).expect("send");
             }
             sender.shutdown(Shutdown::Write).expect("shutdown");
         });

@@ -55,7 +55,7 @@ fn the_client_finishes_first(model: Model) {
     let service = kit::sessions(move || LateAnswer { tape: its.clone(), witness: seen.clone() });
     let server = kit::serve(model, kit::policy(model), service);
     let mut stream = kit::connect(server.local_addr());
-    stream.write_all(&tape.first(BYTES)).expect("send");
+    kit::send_all(&mut stream, &tape.first(BYTES)).expect("send");
     stream.shutdown(Shutdown::Write).expect("finish");
     let (heard, ending) = kit::hear_all(&mut stream);
     assert_eq!((heard.len(), ending), (BYTES, Ending::EndOfStream));
@@ -109,7 +109,7 @@ fn the_server_finishes_first(model: Model) {
     let bytes = tape.first(BYTES);
     stream.write_all(&bytes[..10]).expect("send");
     assert_eq!(kit::hear_all(&mut stream), (b"goodbye".to_vec(), Ending::EndOfStream));
-    stream.write_all(&bytes[10..]).expect("send after the server has finished");
+    kit::send_all(&mut stream, &bytes[10..]).expect("send after the server has finished");
     kit::until("all of it is received", || witness.bytes.load(SeqCst) == BYTES as u64);
     assert_eq!(witness.closings(), [], "one side is still open");
     stream.shutdown(Shutdown::Write).expect("finish");

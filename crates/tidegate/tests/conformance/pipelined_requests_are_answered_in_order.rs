@@ -1,7 +1,7 @@
 //! Thousands of requests in one write are all answered, in order, even where the answers are far
 //! larger than the outbox and the session has to stop in the middle of its input.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::Shutdown;
 use std::thread;
 
@@ -54,7 +54,7 @@ fn round(model: Model, policy: Policy, requests: usize, width: usize) {
                 // One write for the standard library; the kernel takes it as fast as the server reads.
                 let all: String = (0..requests).map(|i| format!("{caller} {i}\n")).collect();
                 let writer = thread::spawn(move || {
-                    stream.write_all(all.as_bytes()).expect("send");
+                    kit::send_all(&mut stream, all.as_bytes()).expect("send");
                     stream.shutdown(Shutdown::Write).expect("finish");
                 });
                 let mut answers = 0;

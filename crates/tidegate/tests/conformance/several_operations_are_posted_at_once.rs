@@ -77,7 +77,7 @@ fn case(model: Model) {
     stream.write_all(&heard.first(1)).expect("send");
     are_outstanding("while nobody speaks", receives);
     let rest = heard.first(TOTAL as usize);
-    rest[1..].chunks(7_777).for_each(|chunk| stream.write_all(chunk).expect("send"));
+    rest[1..].chunks(7_777).for_each(|chunk| kit::send_all(&mut stream, chunk).expect("send"));
     are_outstanding("while nobody listens", receives + sends);
     says.check(0, &kit::hear(&mut stream, TOTAL as usize));
     stream.shutdown(Shutdown::Write).expect("finish");

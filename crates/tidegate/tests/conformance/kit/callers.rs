@@ -10,7 +10,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tidegate::Endpoint;
 
 use super::any_loopback::any_loopback;
-use super::streams::was_reset;
+use super::streams::{send_all, was_reset};
 use super::timeout;
 
 /// How a stream ended, as the reader sees it.
@@ -100,7 +100,7 @@ fn be_patient(stream: TcpStream) -> TcpStream {
 /// Sends and expects the same bytes back.
 #[track_caller]
 pub fn exchange(stream: &mut TcpStream, bytes: &[u8]) {
-    stream.write_all(bytes).expect("send");
+    send_all(stream, bytes).expect("send");
     let back = hear(stream, bytes.len());
     assert!(back == bytes, "other bytes came back than were sent");
 }

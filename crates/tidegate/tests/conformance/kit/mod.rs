@@ -33,7 +33,7 @@ pub use callers::{
 pub use closed_port::ClosedPort;
 pub use deadline::{Deadline, Progress, slow};
 pub use sessions::{Echo, HoldableEcho, Producer, Sessions, Witness, sessions};
-pub use streams::receive;
+pub use streams::{receive, send_all};
 pub use tape::{Random, Tape};
 
 /// How long a condition, a read or a write may take before the case fails. Below the [`Deadline`], so
