@@ -148,7 +148,7 @@ const RECEIVE_BUFFER: usize = 53_248;
 #[test]
 fn listeners_have_their_options_and_stop() {
     let options = ListenOptions {
-        defer_accept: Some(Duration::from_secs(1)),
+        defer_accept: Some(DEADLINE),
         send_buffer: Some(SEND_BUFFER),
         receive_buffer: Some(RECEIVE_BUFFER),
         busy_poll: None,

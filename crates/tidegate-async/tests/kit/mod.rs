@@ -22,7 +22,7 @@ pub fn policy(model: Model) -> Policy {
     // One thread, so that connections meet on it; models that have threads for connections choose for themselves.
     let fixed = !matches!(model, Model::Blocking | Model::Pool);
     let threads = if fixed { NonZeroUsize::new(1) } else { None };
-    Policy::default().threads(threads)
+    Policy::default().threads(threads).drain_timeout(TIMEOUT) // a crowded machine is no slow peer
 }
 
 /// Runs a case on every model that works here, or on those that `TIDEGATE_MODELS` names (`iocp,select`).

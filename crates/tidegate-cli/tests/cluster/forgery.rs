@@ -160,7 +160,7 @@ fn a_lead_survives_what_an_agent_makes_up() {
         let mut agent = Somebody::at(&broker);
         agent.subscribe("tidegate.hail", 2);
         agent.subscribe("tidegate.agent.fake", 3);
-        let rest = ["--agents", "1", "-c", "1", "--rate", "10", "-n", "10", "--agent-timeout", "2"];
+        let rest = ["--agents", "1", "-c", "1", "--rate", "10", "-n", "10", "--agent-timeout", "6"];
         let child = begin("echo", "127.0.0.1:9", &broker.url, &rest);
         let run = loop {
             let (reply, body) = agent.next();

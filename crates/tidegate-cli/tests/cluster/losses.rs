@@ -107,7 +107,7 @@ fn the_others_take_over_what_a_killed_agent_would_still_have_done() {
 
 fn a_number_of_requests_is_answered_though_an_agent_is_killed() {
     // Without a schedule: at 100 connections' worth of 2 bytes a second it takes some seconds.
-    let amount = ["-n", "60", "--size", "100", "-r", "1000"];
+    let amount = ["-n", "60", "--size", "100", "-r", "500"];
     let (r, text) = with_one_killed("redistribute", &amount);
     // Which of its 20 the killed one did nobody knows: they are done again.
     assert_eq!((r.requests, r.failed), (60, 0), "{text}");

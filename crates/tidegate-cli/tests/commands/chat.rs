@@ -110,11 +110,11 @@ fn mute() -> String {
 
 #[test]
 fn the_wait_for_a_message_that_is_missing_is_no_part_of_the_run() {
-    let args = ["load", "chat", &mute(), "-c", "1", "--speakers", "1", "-n", "1", "--timeout", "5"];
+    let args = ["load", "chat", &mute(), "-c", "1", "--speakers", "1", "-n", "1", "--timeout", "10"];
     let outcome = run(&mut tidegate(&[&args[..], &["--json", "-"]].concat()));
     let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!((&report["said"], &report["undelivered"]), (&1.into(), &1.into()), "{}", outcome.stderr);
-    assert!(report["elapsed_s"].as_f64().unwrap() < 4.0, "{report}");
+    assert!(report["elapsed_s"].as_f64().unwrap() < 9.0, "{report}");
 }
 
 /// A member that speaks lines, in a room.
@@ -227,7 +227,7 @@ fn rooms_and_members_are_published() {
 fn messages_that_are_refused_fail_the_run() {
     let server =
         Server::start(&["serve", "chat", "--listen", "127.0.0.1:0", "--lines-per-s", "1", "--burst", "1"]);
-    let (code, report, stderr) = load(&server, &["-c", "3", "--rate", "1000", "-n", "20", "--timeout", "5"]);
+    let (code, report, stderr) = load(&server, &["-c", "3", "--rate", "1000", "-n", "20", "--timeout", "30"]);
     assert_eq!(code, Some(1));
     assert!(report["refused"].as_u64().unwrap() > 0 && report["undelivered"] == 0, "{report}");
     assert!(stderr.contains("too many lines"), "{stderr}");

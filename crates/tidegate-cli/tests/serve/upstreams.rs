@@ -41,9 +41,9 @@ fn page(text: &str) -> (tempfile::TempDir, Server) {
 
 #[test]
 fn upstreams_take_turns_on_every_model() {
-    let (one, two) = (page("the first page"), page("the second page"));
-    let to = format!("{},{}", one.1.addr, two.1.addr);
     for model in Model::available() {
+        let (one, two) = (page("the first page"), page("the second page"));
+        let to = format!("{},{}", one.1.addr, two.1.addr);
         let server = proxy(&to, &["--model", model.name(), "--stats"]);
         let answers: Vec<_> = (0..4).map(|_| ask(&server).unwrap()).collect();
         for (answer, page) in answers.iter().zip(["the first page", "the second page"].iter().cycle()) {

@@ -79,7 +79,8 @@ fn while_the_server_begins_to_receive(model: Model) {
     let witness = Arc::new(Witness::default());
     let seen = witness.clone();
     let service = kit::sessions(move || Listening(Echo { witness: seen.clone() }));
-    let mut policy = kit::policy(model);
+    // One that stays unseen ends before the wait for all of them does.
+    let mut policy = kit::policy(model).first_byte_timeout(Some(kit::timeout() / 4));
     policy.accept.defer = None; // it receives before there is data
     let server = kit::serve(model, policy, service);
     let progress = kit::progress();

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate::{CloseReason, Consumed, Endpoint, Flow, Model, Outbox, Server, Session};
 
@@ -26,12 +26,25 @@ const CALLERS: usize = 4;
 const CALLS: usize = 50;
 const MOST_CALLS: usize = 20_000;
 
-fn call(to: &Endpoint) -> std::io::Result<String> {
-    let mut stream = kit::connect_somehow(to); // only one of the two has the name of the listener
-    stream.write_all(b"hello")?;
-    let mut back = String::new();
-    stream.read_to_string(&mut back)?;
-    Ok(back)
+/// A server that stops closes connections that have said nothing for a second. A caller that a busy machine has kept
+/// from speaking for half of it calls again.
+const SPEAKS_WITHIN: Duration = Duration::from_millis(500);
+
+/// Calls until it has the answer, and returns how many calls were too late for one.
+fn call(to: &Endpoint) -> u64 {
+    let mut late = 0;
+    loop {
+        let mut stream = kit::connect_somehow(to); // only one of the two has the name of the listener
+        let connected = Instant::now();
+        let sent = stream.write_all(b"hello");
+        let is_late = connected.elapsed() > SPEAKS_WITHIN;
+        let mut back = String::new();
+        match sent.and_then(|()| stream.read_to_string(&mut back)) {
+            Ok(5) if back == "hello" => return late,
+            _ if is_late => late += 1,
+            failed => panic!("no answer: {failed:?}, {back:?}"),
+        }
+    }
 }
 
 fn case(model: Model) {
@@ -51,15 +64,15 @@ fn case(model: Model) {
             .map(|_| {
                 let (over, addr) = (over.clone(), addr.clone());
                 std::thread::spawn(move || {
-                    let mut after = 0;
+                    let (mut after, mut late) = (0, 0);
                     for done in 0..MOST_CALLS {
-                        assert_eq!(call(&addr).expect("an answer"), "hello");
+                        late += call(&addr);
                         after += usize::from(over.load(Relaxed));
                         if after == CALLS {
-                            return done + 1;
+                            return (done as u64 + 1, late);
                         }
                     }
-                    MOST_CALLS
+                    (MOST_CALLS as u64, late)
                 })
             })
             .collect();
@@ -71,14 +84,18 @@ fn case(model: Model) {
         first.stop();
         let first = first.join();
         over.store(true, Relaxed);
-        let calls: usize = callers.into_iter().map(|caller| caller.join().expect("no call failed")).sum();
+        let (mut calls, mut late) = (0, 0);
+        for caller in callers {
+            let its = caller.join().expect("no call failed");
+            (calls, late) = (calls + its.0, late + its.1);
+        }
         second.stop();
         let second = second.join();
         kit::check(&first);
         kit::check(&second);
         assert!(second.accepted >= CALLS as u64, "{model}: who else should have answered?");
-        assert_eq!(first.accepted + second.accepted, calls as u64, "{model}");
+        assert!((calls..=calls + late).contains(&(first.accepted + second.accepted)), "{model}");
         let finished = first.closed_by(CloseReason::Finished) + second.closed_by(CloseReason::Finished);
-        assert_eq!(finished, calls as u64, "{model}");
+        assert_eq!(finished, calls, "{model}");
     }
 }

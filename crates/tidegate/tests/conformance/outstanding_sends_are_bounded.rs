@@ -18,13 +18,12 @@ fn case(model: Model) {
     let (service, witness) = Producer::service(&tape, TOTAL as u64);
     let policy = kit::policy(model)
         .outstanding_sends(NonZeroU32::new(1))
-        // Long enough for readers that a crowded machine leaves without a processor for a while.
-        .send_timeout(Some(Duration::from_secs(4)))
+        .send_timeout(Some(kit::slow(Duration::from_secs(2))))
         .socket_send_buffer(Some(16 * 1024))
         // The bound is one of the whole server, however many threads the model would start by default.
         .threads(None);
     let Some(policy) = kit::kept_by(model, policy, "outstanding_sends") else { return };
-    let server = kit::serve(model, policy, service);
+    let server = kit::serve(model, policy.clone(), service);
     let mut stuck = kit::connect_narrow(server.local_addr());
     stuck.write_all(b"go").expect("send");
     kit::hear(&mut stuck, 1); // it has its place, and takes no more
@@ -40,6 +39,9 @@ fn case(model: Model) {
             })
         })
         .collect();
+    kit::until("the one that takes nothing is cut off", || !witness.closings().is_empty());
+    // A crowded machine may leave readers without a processor for a while.
+    server.set_policy(policy.send_timeout(Some(kit::timeout()))).expect("a longer limit");
     others.into_iter().for_each(|other| other.join().expect("a reader"));
     kit::finish(server);
     // The others have had everything, so it is the stuck one that was cut off; and first, because they waited for it.

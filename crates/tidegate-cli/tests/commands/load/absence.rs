@@ -19,7 +19,7 @@ pub(super) const LONG: &str = "15m";
 pub(super) const FIRST_SECOND: f64 = 1.0;
 
 /// How often a load is tried: another process may take the processor for a moment, but not each time.
-pub(super) const TRIES: usize = 5;
+pub(super) const TRIES: usize = 20;
 
 /// A load that has to end by itself, and its result.
 fn ended(args: &[&str]) -> (Outcome, Report) {

@@ -11,8 +11,9 @@ fn amounts_have_the_units_that_people_write() {
     let server = Server::start("http", "epoll");
     let output = load(&["http", &server.url, "-d", "1s", "-c", "10", "--rate", "1k", "--json", "-"]);
     let paced = report(&output);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
     let open = paced.open_loop.as_ref().unwrap();
+    // A machine that stalls at the end of a run has some of what is due then not begun.
+    assert_eq!((open.started + open.not_started, paced.failed), (1_000, 0), "{output:?}");
     assert_eq!((paced.connections, open.scheduled, open.rate_per_s), (10, 1_000, 1_000.0), "{paced:?}");
     let counted = report(&load(&["http", &server.url, "-c", "0.01k", "-n", "1k", "--json", "-"]));
     assert_eq!((counted.connections, counted.requests), (10, 1_000), "{counted:?}");

@@ -491,8 +491,9 @@ mod tests {
     #[test]
     fn silent_connections_hold_half_of_the_accepts_at_most_until_another_finds_none() {
         const CALLERS: usize = 200;
+        const HALF: usize = 32;
         let (mut port, at) = accepting(true);
-        assert_eq!((port.posted, port.waiting), (64, 32));
+        assert_eq!((port.posted, port.waiting), (2 * HALF, HALF));
         let mut callers: Vec<_> = (0..CALLERS).map(|_| caller(&at)).collect();
         let mut since = Instant::now();
         port.next_look = since + Duration::from_secs(3600); // nobody looks for them by time
@@ -501,7 +502,7 @@ mod tests {
             if held != CALLERS - ended {
                 (held, since) = (CALLERS - ended, Instant::now());
             }
-            held <= CALLERS / 2 && since.elapsed() > Duration::from_secs(1)
+            held <= HALF && since.elapsed() > Duration::from_secs(1)
         });
         assert!(held > 0 && held <= port.waiting, "{held} of {}", port.waiting);
         port.silence = Some(Duration::from_secs(1));

@@ -81,7 +81,7 @@ fn a_kernel_that_takes_nothing_now_is_asked_again_later_and_not_at_once() {
         }
         done.send(()).unwrap();
     });
-    ended.recv_timeout(Duration::from_secs(10)).expect("it returns");
+    ended.recv_timeout(Duration::from_secs(60)).expect("it returns");
 }
 
 /// From now on the kernel has no memory for what the calling thread asks for: a filter answers in its place
