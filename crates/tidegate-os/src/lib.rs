@@ -60,6 +60,7 @@
 pub mod endpoint;
 pub mod file;
 pub mod loopback;
+pub mod pages;
 #[cfg(any(target_os = "linux", windows))]
 pub mod payload;
 #[cfg(any(windows, all(test, target_os = "linux")))]
@@ -78,17 +79,20 @@ mod transmit;
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
+use unix as system;
+#[cfg(unix)]
 pub use unix::{
-    datagram, descriptor, extension, folder, handover, local, pages, poll, process, select, socket, thread,
-    waker,
+    datagram, descriptor, extension, folder, handover, local, poll, process, select, socket, thread, waker,
 };
 
 #[cfg(windows)]
 mod windows;
 #[cfg(windows)]
+use windows as system;
+#[cfg(windows)]
 pub use windows::{
     datagram, descriptor, event, event_set, events, extension, folder, handover, local, messages, overlapped,
-    pages, poll, port, process, registered, select, socket, thread, waker,
+    poll, port, process, registered, select, socket, thread, waker,
 };
 
 #[cfg(target_os = "linux")]

@@ -26,11 +26,11 @@ use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::descriptor::{BorrowedFd, RawFd};
-use super::pages::Residence;
 pub use super::pool::Buffer;
 use super::pool::PoolId;
 use super::socket::Listener;
 use super::status;
+use crate::pages::Residence;
 pub use crate::payload::Payload;
 pub use crate::transmit::Parts;
 use crate::transmit::Transmission;

@@ -14,10 +14,10 @@ use super::overlapped::{
     AcceptAt, Buffer, Closing, Done, Notifier, Outcome, OverlappedSocket, Parts, Payload, Queue, QueueSetup,
     SocketKind, is_aborted, is_open,
 };
-use super::pages::Residence;
 use super::port::{AcceptPort, CompletionPort};
 use super::socket::{ListenOptions, Listener};
 use crate::file::FileRange;
+use crate::pages::Residence;
 
 /// Nothing here takes a second; a machine under load may take long.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -16,13 +16,13 @@ use windows_sys::Win32::System::IO::CancelIoEx;
 
 use super::super::datagram::{Arrival, DatagramSocket};
 use super::super::descriptor::AsRawFd;
-use super::super::pages::Residence;
 use super::super::pool::{Buffer, Pool};
 use super::super::status;
 use super::super::winsock::{check, handle};
 use super::calls::cancel;
 use super::table::{OperationTable, end_all};
 use super::{Notifier, Operation, OperationData, WOKEN, seal::OfQueue};
+use crate::pages::Residence;
 
 /// What the kernel may touch for an operation on datagrams.
 pub(in crate::windows) enum DatagramData {

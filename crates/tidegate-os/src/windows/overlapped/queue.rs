@@ -452,12 +452,9 @@ impl<N: Notifier> Queue<N> {
 
     /// Of the pages that the kernel may touch: buffers, then operations.
     #[cfg(test)]
-    pub(in crate::windows) fn residences(&self) -> Vec<super::super::pages::Residence> {
+    pub(in crate::windows) fn residences(&self) -> Vec<crate::pages::Residence> {
         let operations = self.table.pages().iter();
-        std::iter::once(self.pool.pages())
-            .chain(operations)
-            .map(super::super::pages::Pages::residence)
-            .collect()
+        std::iter::once(self.pool.pages()).chain(operations).map(crate::pages::Pages::residence).collect()
     }
 
     /// Gives back what an operation had that was not taken.
