@@ -11,8 +11,8 @@ use bytes::Bytes;
 use super::events::{EventAcceptor, Events};
 use super::extension;
 use super::overlapped::{
-    AcceptAt, Buffer, Closing, Done, Notifier, Outcome, OverlappedSocket, Parts, Payload, Queue, QueueSetup,
-    SocketKind, is_aborted, is_open,
+    AcceptAt, Buffer, Closing, Done, Notifier, OperationQueue, Outcome, OverlappedSocket, Parts, Payload,
+    Queue, QueueSetup, SocketKind, is_aborted, is_open,
 };
 use super::port::{AcceptPort, CompletionPort};
 use super::socket::{ListenOptions, Listener};

@@ -11,8 +11,8 @@ use super::calls::{connected, receive_now, update_accepted};
 use super::queue::Queue;
 use super::table::end_all;
 use super::{
-    BEHIND, Done, Notifier, Operation, OperationData, Outcome, OverlappedSocket, Payload, PendingAccept,
-    WOKEN,
+    BEHIND, Done, Notifier, Operation, OperationData, OperationQueue, Outcome, OverlappedSocket, Payload,
+    PendingAccept, WOKEN,
 };
 
 impl<N: Notifier> Queue<N> {
