@@ -71,6 +71,7 @@ mod reuse;
 #[cfg(any(windows, all(test, target_os = "linux")))]
 #[cfg_attr(not(windows), allow(unused_imports, dead_code, reason = "only its tests run here"))]
 mod rio;
+pub mod socket;
 pub mod terms;
 #[cfg(any(windows, all(test, target_os = "linux")))]
 #[cfg_attr(not(windows), allow(unused_imports, dead_code, reason = "only its tests run here"))]
@@ -82,7 +83,7 @@ mod unix;
 use unix as system;
 #[cfg(unix)]
 pub use unix::{
-    datagram, descriptor, extension, folder, handover, local, poll, process, select, socket, thread, waker,
+    datagram, descriptor, extension, folder, handover, local, poll, process, select, thread, waker,
 };
 
 #[cfg(windows)]
@@ -92,7 +93,7 @@ use windows as system;
 #[cfg(windows)]
 pub use windows::{
     datagram, descriptor, event, event_set, events, extension, folder, handover, local, messages, overlapped,
-    poll, port, process, registered, select, socket, thread, waker,
+    poll, port, process, registered, select, thread, waker,
 };
 
 #[cfg(target_os = "linux")]

@@ -14,7 +14,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::call::{poll, retry};
 use super::poll::{Readiness, mask};
-use super::socket::Blocking;
+use crate::terms::Blocking;
 pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, PortSharing};
 
 /// A UDP socket.

@@ -15,8 +15,8 @@ use windows_sys::core::BOOL;
 
 use super::descriptor::{AsRawFd, OwnedFd, RawFd};
 use super::poll::{PollSet, Readiness};
-use super::socket::Blocking;
 use super::winsock::control;
+use crate::terms::Blocking;
 pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, PortSharing};
 
 /// A UDP socket.

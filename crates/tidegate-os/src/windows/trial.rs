@@ -15,9 +15,9 @@ use super::overlapped::{
     Queue, QueueSetup, SocketKind, is_aborted, is_open,
 };
 use super::port::{AcceptPort, CompletionPort};
-use super::socket::{ListenOptions, Listener};
 use crate::file::FileRange;
 use crate::pages::Residence;
+use crate::socket::{ListenOptions, Listener};
 
 /// Nothing here takes a second; a machine under load may take long.
 const DEADLINE: Duration = Duration::from_secs(60);

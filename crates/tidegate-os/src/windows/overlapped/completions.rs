@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::super::descriptor::BorrowedFd;
 use super::super::pool::Buffer;
-use super::super::socket::{confirm_end, is_exhaustion, is_lost_connection};
 use super::super::status;
 use super::calls::{connected, receive_now, update_accepted};
 use super::queue::Queue;
@@ -14,6 +13,7 @@ use super::{
     BEHIND, Done, Notifier, Operation, OperationData, OperationQueue, Outcome, OverlappedSocket, Payload,
     PendingAccept, WOKEN,
 };
+use crate::socket::{confirm_end, is_exhaustion, is_lost_connection};
 
 impl<N: Notifier> Queue<N> {
     /// Waits until something has ended, or an outcome is there anyway.

@@ -318,8 +318,8 @@ mod tests {
     use super::super::super::datagram::{DatagramOptions, PortSharing};
     use super::super::super::events::Events;
     use super::super::super::port::CompletionPort;
-    use super::super::super::socket::Blocking;
     use super::*;
+    use crate::socket::Blocking;
 
     /// Nothing here takes a second; a machine under load may take long.
     const DEADLINE: Duration = Duration::from_secs(60);
