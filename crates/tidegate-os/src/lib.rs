@@ -57,6 +57,7 @@
 //! ```
 #![deny(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]
 
+pub mod datagram;
 pub mod endpoint;
 pub mod file;
 pub mod loopback;
@@ -82,9 +83,7 @@ mod unix;
 #[cfg(unix)]
 use unix as system;
 #[cfg(unix)]
-pub use unix::{
-    datagram, descriptor, extension, folder, handover, local, poll, process, select, thread, waker,
-};
+pub use unix::{descriptor, extension, folder, handover, local, poll, process, select, thread, waker};
 
 #[cfg(windows)]
 mod windows;
@@ -92,8 +91,8 @@ mod windows;
 use windows as system;
 #[cfg(windows)]
 pub use windows::{
-    datagram, descriptor, event, event_set, events, extension, folder, handover, local, messages, overlapped,
-    poll, port, process, registered, select, thread, waker,
+    descriptor, event, event_set, events, extension, folder, handover, local, messages, overlapped, poll,
+    port, process, registered, select, thread, waker,
 };
 
 #[cfg(target_os = "linux")]
