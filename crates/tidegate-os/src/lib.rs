@@ -57,9 +57,11 @@
 //! ```
 #![deny(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn)]
 
+pub mod datagram;
 pub mod endpoint;
 pub mod file;
 pub mod loopback;
+pub mod pages;
 #[cfg(any(target_os = "linux", windows))]
 pub mod payload;
 #[cfg(any(windows, all(test, target_os = "linux")))]
@@ -70,6 +72,7 @@ mod reuse;
 #[cfg(any(windows, all(test, target_os = "linux")))]
 #[cfg_attr(not(windows), allow(unused_imports, dead_code, reason = "only its tests run here"))]
 mod rio;
+pub mod socket;
 pub mod terms;
 #[cfg(any(windows, all(test, target_os = "linux")))]
 #[cfg_attr(not(windows), allow(unused_imports, dead_code, reason = "only its tests run here"))]
@@ -78,17 +81,18 @@ mod transmit;
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
-pub use unix::{
-    datagram, descriptor, extension, folder, handover, local, pages, poll, process, select, socket, thread,
-    waker,
-};
+use unix as system;
+#[cfg(unix)]
+pub use unix::{descriptor, extension, folder, handover, local, poll, process, select, thread, waker};
 
 #[cfg(windows)]
 mod windows;
 #[cfg(windows)]
+use windows as system;
+#[cfg(windows)]
 pub use windows::{
-    datagram, descriptor, event, event_set, events, extension, folder, handover, local, messages, overlapped,
-    pages, poll, port, process, registered, select, socket, thread, waker,
+    descriptor, event, event_set, events, extension, folder, handover, local, messages, overlapped, poll,
+    port, process, registered, select, thread, waker,
 };
 
 #[cfg(target_os = "linux")]

@@ -14,12 +14,16 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::call::{poll, retry};
 use super::poll::{Readiness, mask};
-use super::socket::Blocking;
-pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, PortSharing};
+use crate::datagram::{Arrival, OutgoingDatagram, prepare};
+#[cfg(target_os = "linux")]
+use crate::terms::Joining;
+use crate::terms::{DatagramOptions, PortSharing};
 
 /// A UDP socket.
 #[derive(Debug)]
-pub struct DatagramSocket(Socket);
+pub struct DatagramSocket {
+    pub(crate) socket: Socket,
+}
 
 /// Whether several sockets can share a port and the datagrams that arrive there (`SO_REUSEPORT`).
 pub const SHARES_PORT: bool = true;
@@ -36,7 +40,7 @@ impl DatagramSocket {
         }
         prepare(&socket, options)?;
         socket.bind(&addr.into())?;
-        Ok(Self(socket))
+        Ok(Self { socket })
     }
 
     /// A socket that talks to one peer only.
@@ -44,7 +48,7 @@ impl DatagramSocket {
         let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
         prepare(&socket, options)?;
         socket.connect(&to.into())?;
-        Ok(Self(socket))
+        Ok(Self { socket })
     }
 
     /// One that another process made and bound, with these options from now on, there too.
@@ -54,27 +58,17 @@ impl DatagramSocket {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no bound UDP socket"));
         }
         prepare(&socket, options)?;
-        Ok(Self(socket))
+        Ok(Self { socket })
     }
 
     /// A second descriptor of it, to be given to another process.
     pub fn share(&self) -> io::Result<OwnedFd> {
-        Ok(self.0.try_clone()?.into())
+        Ok(self.socket.try_clone()?.into())
     }
 
     /// Lets further sockets of this user bind to the same port.
     pub fn share_port(&self) -> io::Result<()> {
-        self.0.set_reuse_port(true)
-    }
-
-    /// The address it is bound to.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()?.as_socket().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
-    }
-
-    /// Bytes of kernel memory that may wait to be received (`SO_RCVBUF`).
-    pub fn receive_buffer(&self) -> io::Result<usize> {
-        self.0.recv_buffer_size()
+        self.socket.set_reuse_port(true)
     }
 
     /// Wakes every thread that sleeps in a receive of this socket; when nothing is queued, receives return an
@@ -82,7 +76,7 @@ impl DatagramSocket {
     ///
     /// Linux does that although it answers `ENOTCONN` (`inet_shutdown`: "wake up other listeners").
     pub fn wake_receivers(&self) {
-        let _ = self.0.shutdown(Shutdown::Read);
+        let _ = self.socket.shutdown(Shutdown::Read);
     }
 
     /// Receives at most `most` datagrams into `inbox` with one call, and returns how many. Waits, if at all, for the
@@ -90,7 +84,7 @@ impl DatagramSocket {
     pub fn receive(&self, inbox: &mut DatagramBuffer, most: usize) -> io::Result<usize> {
         let most = most.clamp(1, inbox.headers.len());
         inbox.reset(most);
-        let got = retry(|| receive_call(self.0.as_fd(), &mut inbox.headers[..most]));
+        let got = retry(|| receive_call(self.socket.as_fd(), &mut inbox.headers[..most]));
         inbox.got = *got.as_ref().unwrap_or(&0);
         got
     }
@@ -102,61 +96,40 @@ impl DatagramSocket {
         messages: impl Iterator<Item = OutgoingDatagram<'a>>,
     ) -> io::Result<usize> {
         outgoing.fill(messages);
-        retry(|| send_call(self.0.as_fd(), &mut outgoing.headers))
+        retry(|| send_call(self.socket.as_fd(), &mut outgoing.headers))
     }
 
     /// Waits until something can be received or sent, as `wanted`; whether it can.
     pub fn wait(&self, wanted: Readiness, timeout: Option<Duration>) -> io::Result<bool> {
-        let mut socket = [libc::pollfd { fd: self.0.as_raw_fd(), events: mask(wanted), revents: 0 }];
+        let mut socket = [libc::pollfd { fd: self.socket.as_raw_fd(), events: mask(wanted), revents: 0 }];
         match poll(&mut socket, timeout) {
             Ok(ready) => Ok(ready > 0),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(false),
             Err(e) => Err(e),
         }
     }
-
-    /// A second handle to it, for a library that brings its own loop.
-    pub fn to_std(&self) -> io::Result<std::net::UdpSocket> {
-        Ok(self.0.try_clone()?.into())
-    }
 }
 
 impl AsFd for DatagramSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
-}
-
-fn prepare(socket: &Socket, options: &DatagramOptions) -> io::Result<()> {
-    if let Some(bytes) = options.receive_buffer {
-        socket.set_recv_buffer_size(bytes)?;
-    }
-    if let Some(bytes) = options.send_buffer {
-        socket.set_send_buffer_size(bytes)?;
-    }
-    socket.set_write_timeout(options.send_timeout)?;
-    set_joining(socket, options.joining)?;
-    socket.set_nonblocking(options.blocking == Blocking::Never)
 }
 
 /// Finds out whether this kernel sends and receives several datagrams as one (Linux 4.18 and 5.0).
+#[cfg(target_os = "linux")]
 pub fn probe_segments() -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
     set_joining(&socket, Joining::On)?;
-    cut_sent(&socket)
+    set_udp_option(&socket, libc::UDP_SEGMENT, 0)
 }
 
 #[cfg(target_os = "linux")]
-fn set_joining(socket: &Socket, joining: Joining) -> io::Result<()> {
+pub(crate) fn set_joining(socket: &Socket, joining: Joining) -> io::Result<()> {
     match (joining, set_udp_option(socket, libc::UDP_GRO, (joining == Joining::On).into())) {
         (Joining::Off, _) => Ok(()), // a kernel that does not know it does not join
         (Joining::On, set) => set,
     }
-}
-
-#[cfg(target_os = "linux")]
-fn cut_sent(socket: &Socket) -> io::Result<()> {
-    set_udp_option(socket, libc::UDP_SEGMENT, 0)
 }
 
 #[cfg(target_os = "linux")]
@@ -172,19 +145,6 @@ fn set_udp_option(socket: &Socket, name: libc::c_int, value: libc::c_int) -> io:
         )
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn set_joining(_: &Socket, joining: Joining) -> io::Result<()> {
-    match joining {
-        Joining::Off => Ok(()),
-        Joining::On => Err(io::ErrorKind::Unsupported.into()),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn cut_sent(_: &Socket) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Room for the one control message that is used, a segment size, aligned as `cmsg(3)` wants it.
@@ -244,19 +204,6 @@ pub(crate) fn segment_of(_: &[u8]) -> Option<usize> {
 /// ECONNREFUSED).
 pub fn is_report(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::ConnectionRefused
-}
-
-/// What one receive brought: one datagram, or several joined ones of one peer.
-#[derive(Clone, Copy, Debug)]
-pub struct Arrival<'a> {
-    /// Who sent it; `None` after [`DatagramSocket::wake_receivers`], when nothing is queued.
-    pub from: Option<SocketAddr>,
-    /// What was received.
-    pub bytes: &'a [u8],
-    /// Bytes of each of the joined datagrams but the last, which may be shorter; of a single one its length.
-    pub segment: usize,
-    /// It was longer than the room for it; the rest is lost.
-    pub truncated: bool,
 }
 
 /// Room for received datagrams.
@@ -350,17 +297,6 @@ pub(crate) fn address(name: &[u8]) -> Option<SocketAddr> {
         return Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into());
     }
     None
-}
-
-/// One thing to send: a datagram, or several of one size for one peer.
-#[derive(Clone, Copy, Debug)]
-pub struct OutgoingDatagram<'a> {
-    /// For whom; `None` on a connected socket.
-    pub to: Option<SocketAddr>,
-    /// All bytes.
-    pub bytes: &'a [u8],
-    /// Bytes of each datagram if there are several; the last may be shorter.
-    pub segment: Option<u16>,
 }
 
 /// What one sending call needs besides the bytes; kept between calls for its memory.

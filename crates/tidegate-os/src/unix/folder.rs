@@ -266,7 +266,7 @@ pub fn identity(metadata: &std::fs::Metadata) -> u64 {
 
 /// Whether nothing is left to open a file with: descriptors or memory.
 pub fn is_exhausted(e: &io::Error) -> bool {
-    crate::unix::socket::is_exhaustion(e)
+    crate::socket::is_exhaustion(e)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ pub mod extension;
 pub mod folder;
 pub mod handover;
 pub mod local;
-pub mod pages;
+pub(crate) mod memory;
 pub mod poll;
 pub mod process;
 pub(crate) mod rights;

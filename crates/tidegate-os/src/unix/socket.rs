@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
+#[cfg(target_os = "linux")]
 use std::num::NonZeroU32;
 #[cfg(target_os = "linux")]
 use std::os::fd::FromRawFd;
@@ -17,17 +18,21 @@ use crate::endpoint::Endpoint;
 #[cfg(target_os = "linux")]
 use crate::file;
 use crate::file::FileRange;
-pub use crate::terms::{Blocking, ListenOptions, More};
-
-/// Whether this system can keep a connection back until its first data has arrived.
-pub const DEFERS_ACCEPT: bool = cfg!(target_os = "linux");
+#[cfg(target_os = "linux")]
+use crate::socket::send_copy;
+#[cfg(not(target_os = "linux"))]
+use crate::socket::{fast_open, send_file};
+use crate::socket::{inet, inherited, local_addr, unsupported};
+use crate::terms::{Blocking, ListenOptions, More};
 
 /// A listening stream socket.
 ///
 /// Accepted sockets inherit `TCP_NODELAY` and the buffer sizes from it, so that accepting needs
 /// no further system call (Linux `tcp(7)`; set again after accept where a system does not inherit).
 #[derive(Debug)]
-pub struct Listener(Socket);
+pub struct Listener {
+    pub(crate) socket: Socket,
+}
 
 impl Listener {
     /// Binds and listens. Port 0 lets the system pick one. The file of a Unix socket that nobody has bound any more is
@@ -47,7 +52,7 @@ impl Listener {
             fast_open(&socket, options.fast_open)?;
         }
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        Ok(Self(socket))
+        Ok(Self { socket })
     }
 
     /// Takes over a socket that listens already, and gives it these options; other holders of the same socket see them
@@ -66,67 +71,29 @@ impl Listener {
         }
         // On a socket that listens this only changes the backlog.
         socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
-        Ok(Self(socket))
+        Ok(Self { socket })
     }
 
     /// Why [`Loopback::Fast`](crate::loopback::Loopback::Fast) could not be had: always.
     pub fn slow_loopback(&self) -> Option<String> {
-        super::extension::hasten_loopback(&self.0).err().map(|why| why.to_string())
-    }
-
-    /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.
-    pub fn has_waiting(&self) -> bool {
-        let listener = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        call::poll(&mut [listener], Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
-    }
-
-    /// A second descriptor of the same socket, for another process.
-    pub fn share(&self) -> io::Result<OwnedFd> {
-        Ok(self.0.try_clone()?.into())
-    }
-
-    /// Where it listens.
-    pub fn local_addr(&self) -> io::Result<Endpoint> {
-        local_endpoint(&self.0)
-    }
-
-    /// Whether [`accept`](Self::accept) waits.
-    pub fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
-        self.0.set_nonblocking(blocking == Blocking::Never)
+        super::extension::hasten_loopback(&self.socket).err().map(|why| why.to_string())
     }
 
     /// Takes one connection; `blocking` says how the new socket behaves.
     pub fn accept(&self, blocking: Blocking) -> io::Result<(Stream, Option<SocketAddr>)> {
-        accept(&self.0, blocking)
-    }
-
-    /// A second handle to it, for a library that brings its own loop. For TCP only; [`share`](Self::share) is for all.
-    pub fn to_std(&self) -> io::Result<std::net::TcpListener> {
-        Ok(self.0.try_clone()?.into())
+        accept(&self.socket, blocking)
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
-}
-
-/// What accepted sockets get from their listener.
-fn inherited(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
-    socket.set_tcp_nodelay(true)?;
-    if let Some(bytes) = options.send_buffer {
-        socket.set_send_buffer_size(bytes)?;
-    }
-    if let Some(bytes) = options.receive_buffer {
-        socket.set_recv_buffer_size(bytes)?;
-    }
-    options.busy_poll.map_or(Ok(()), |time| busy_poll(socket, time))
 }
 
 /// `SO_BUSY_POLL`, in microseconds; a socket with it costs nothing more where there is no card to poll, as on loopback.
 #[cfg(target_os = "linux")]
-fn busy_poll(socket: &Socket, time: Duration) -> io::Result<()> {
+pub(crate) fn busy_poll(socket: &Socket, time: Duration) -> io::Result<()> {
     let micros = libc::c_int::try_from(time.as_micros()).unwrap_or(libc::c_int::MAX);
     set_int_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, micros).map_err(|e| match e.raw_os_error() {
         Some(libc::EPERM) => {
@@ -138,11 +105,6 @@ fn busy_poll(socket: &Socket, time: Duration) -> io::Result<()> {
         }
         _ => e,
     })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn busy_poll(_: &Socket, _: Duration) -> io::Result<()> {
-    Err(unsupported("polling the network card (SO_BUSY_POLL) is for Linux only: leave busy_poll out"))
 }
 
 /// Whether a descriptor from elsewhere is what it is said to be: `SO_TYPE`, `SO_ACCEPTCONN` (`socket(7)`) and its
@@ -233,10 +195,6 @@ fn no_multipath(_: io::Error) -> io::Error {
     unsupported("Multipath TCP is for Linux only: use plain TCP")
 }
 
-fn unsupported(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, why)
-}
-
 #[cfg(target_os = "linux")]
 fn defer_accept(socket: &Socket, wait: Option<Duration>) -> io::Result<()> {
     if let Some(wait) = wait {
@@ -255,7 +213,7 @@ fn defer_accept(_: &Socket, _: Option<Duration>) -> io::Result<()> {
 
 /// `TCP_FASTOPEN`, `tcp(7)`. The option is accepted where the system has it turned off, so that is looked at first.
 #[cfg(target_os = "linux")]
-fn fast_open(socket: &Socket, queue: Option<NonZeroU32>) -> io::Result<()> {
+pub(crate) fn fast_open(socket: &Socket, queue: Option<NonZeroU32>) -> io::Result<()> {
     const SERVER: u32 = 2;
     let Some(queue) = queue else { return Ok(()) };
     let on = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_fastopen");
@@ -267,16 +225,6 @@ fn fast_open(socket: &Socket, queue: Option<NonZeroU32>) -> io::Result<()> {
     }
     let queue = libc::c_int::try_from(queue.get()).unwrap_or(libc::c_int::MAX);
     set_int_option(socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN, queue)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn fast_open(_: &Socket, queue: Option<NonZeroU32>) -> io::Result<()> {
-    match queue {
-        Some(_) => {
-            Err(io::Error::new(io::ErrorKind::Unsupported, "TCP Fast Open is for Linux only: leave it off"))
-        }
-        None => Ok(()),
-    }
 }
 
 #[cfg(target_os = "linux")]
@@ -300,7 +248,7 @@ fn accept(socket: &Socket, blocking: Blocking) -> io::Result<(Stream, Option<Soc
     let (stream, peer) = socket.accept()?;
     stream.set_nonblocking(blocking == Blocking::Never)?;
     stream.set_tcp_nodelay(true)?;
-    Ok((Stream(stream), peer.as_socket()))
+    Ok((Stream { socket: stream }, peer.as_socket()))
 }
 
 /// Segments that a TCP connection has sent and received so far (`TCP_INFO`, `tcp(7)`): they do not change while its
@@ -331,28 +279,16 @@ pub const SHORT_SEND_MEANS_FULL: bool = true;
 
 /// A connected stream socket, closed when dropped.
 #[derive(Debug)]
-pub struct Stream(Socket);
+pub struct Stream {
+    pub(crate) socket: Socket,
+}
 
 impl Stream {
-    /// Opens a socket towards `to` and, with [`Blocking::Never`], returns while the connection is
-    /// still being made: wait until it is writable, then ask [`take_error`](Self::take_error).
-    ///
-    /// `from` fixes the source address. With port 0 the port is chosen at connect time
-    /// (`IP_BIND_ADDRESS_NO_PORT` on Linux), so that each source address has all ports.
-    ///
-    /// A Unix socket is connected, or not, when this returns; with [`Blocking::Never`] a full backlog of the other side
-    /// is an error, as nobody would say when it has room (`connect(2)`, EAGAIN).
-    pub fn dial(to: &Endpoint, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
-        let stream = Self::unconnected(to, from)?;
-        stream.connect(to, blocking)?;
-        Ok(stream)
-    }
-
     /// Connects a socket that is [`unconnected`](Self::unconnected); with [`Blocking::Never`] as [`dial`](Self::dial)
     /// does.
     pub fn connect(&self, to: &Endpoint, blocking: Blocking) -> io::Result<()> {
         self.set_blocking(blocking)?;
-        match self.0.connect(&to.sock_addr()?) {
+        match self.socket.connect(&to.sock_addr()?) {
             Err(e) if to.is_unix() && e.kind() == io::ErrorKind::WouldBlock => {
                 let full = "the backlog of the Unix socket is full: raise the backlog of its server";
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, full))
@@ -371,7 +307,7 @@ impl Stream {
                     io::ErrorKind::InvalidInput,
                     format!("a connection to {to} cannot come from {from}: leave the source address out"),
                 )),
-                None => Ok(Self(socket)),
+                None => Ok(Self { socket }),
             };
         }
         socket.set_tcp_nodelay(true)?;
@@ -382,7 +318,7 @@ impl Stream {
             }
             socket.bind(&from.into())?;
         }
-        Ok(Self(socket))
+        Ok(Self { socket })
     }
 
     /// A socket bound to `from`, whose port is known from now on, to be [connected](Self::connect) to the same family.
@@ -390,57 +326,42 @@ impl Stream {
         let socket = Socket::new(socket2::Domain::for_address(from), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
         socket.bind(&from.into())?;
-        Ok(Self(socket))
+        Ok(Self { socket })
     }
 
     /// The address of this end.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        inet(self.0.local_addr()?)
-    }
-
-    /// The error a connection attempt ended with, if any; clears it.
-    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        self.0.take_error()
-    }
-
-    /// The address of the other end. Not for Unix sockets.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        inet(self.0.peer_addr()?)
-    }
-
-    /// Whether calls on it wait.
-    pub fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
-        self.0.set_nonblocking(blocking == Blocking::Never)
+        inet(self.socket.local_addr()?)
     }
 
     /// How long a blocking send waits; `None` is for ever.
     pub fn set_send_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
-        self.0.set_write_timeout(timeout)
+        self.socket.set_write_timeout(timeout)
     }
 
     /// Receives; 0 means that the peer finished sending.
     #[inline]
     pub fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
-        (&self.0).read(into)
+        (&self.socket).read(into)
     }
 
     /// Sends one buffer; may take less than all of it. Never raises SIGPIPE.
     #[inline]
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.send_with_flags(bytes, NO_SIGNAL)
+        self.socket.send_with_flags(bytes, NO_SIGNAL)
     }
 
     /// Whether a TCP connection was reset, though a receive says that it has ended: the error of a socket is reported
     /// once. A send of nothing waits for nothing, and fails then. On a Unix socket it would also fail after the peer
     /// has closed.
     pub fn is_broken(&self) -> bool {
-        local_addr(&self.0).is_some() && self.send(&[]).is_err()
+        local_addr(&self.socket).is_some() && self.send(&[]).is_err()
     }
 
     /// Sends several buffers in one call; may take less than all of them.
     #[inline]
     pub fn send_vectored(&self, slices: &[IoSlice<'_>], more: More) -> io::Result<usize> {
-        send_vectored(&self.0, slices, more)
+        send_vectored(&self.socket, slices, more)
     }
 
     /// Sends from a file; may take less than all of it.
@@ -448,72 +369,31 @@ impl Stream {
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
     pub fn send_file(&self, range: &FileRange, more: More) -> io::Result<usize> {
-        send_file(&self.0, range, more)
-    }
-
-    /// Ends the sending side; the peer reads end of stream after what was sent.
-    pub fn shutdown_send(&self) -> io::Result<()> {
-        self.0.shutdown(std::net::Shutdown::Write)
+        send_file(&self.socket, range, more)
     }
 
     /// Ends the receiving side; wakes a thread that sleeps in a receive.
     pub fn shutdown_receive(&self) -> io::Result<()> {
-        self.0.shutdown(std::net::Shutdown::Read)
-    }
-
-    /// Makes the coming close send a reset, which frees what the kernel still holds for sending.
-    pub fn reset_on_close(&self) -> io::Result<()> {
-        self.0.set_linger(Some(Duration::ZERO))
-    }
-
-    /// The same socket for a library that brings its own loop. For TCP only; it turns into an [`OwnedFd`], too.
-    pub fn into_std(self) -> std::net::TcpStream {
-        self.0.into()
+        self.socket.shutdown(std::net::Shutdown::Read)
     }
 }
 
 impl From<OwnedFd> for Stream {
     fn from(fd: OwnedFd) -> Self {
-        Self(Socket::from(fd))
-    }
-}
-
-impl From<Stream> for OwnedFd {
-    fn from(stream: Stream) -> Self {
-        stream.0.into()
+        Self { socket: Socket::from(fd) }
     }
 }
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
-}
-
-/// An endpoint as the system takes it. Fails if it cannot be one, such as a path that is too long.
-pub fn raw_address(of: &Endpoint) -> io::Result<socket2::SockAddr> {
-    of.sock_addr()
 }
 
 /// Whether an address is one of this machine's own, here in this network namespace: only then can a socket be bound to
 /// it.
 pub fn is_local(addr: std::net::IpAddr) -> bool {
     std::net::UdpSocket::bind((addr, 0)).is_ok()
-}
-
-/// The address of this end of a connected socket; Unix sockets have none.
-pub fn local_addr(socket: &impl AsFd) -> Option<SocketAddr> {
-    SockRef::from(socket).local_addr().ok()?.as_socket()
-}
-
-/// The address of the other end of a connected socket.
-pub fn peer_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
-    inet(SockRef::from(socket).peer_addr()?)
-}
-
-/// Makes the coming close of `socket` send a reset. For sockets a library owns.
-pub fn reset_on_close(socket: &impl AsFd) -> io::Result<()> {
-    SockRef::from(socket).set_linger(Some(Duration::ZERO))
 }
 
 /// Sends several buffers in one call; may take less than all of them. For sockets a library owns, too.
@@ -528,9 +408,6 @@ pub fn send_vectored(socket: &impl AsFd, slices: &[IoSlice<'_>], more: More) -> 
         many => SockRef::from(socket).send_vectored_with_flags(many, flags),
     }
 }
-
-/// Whether [`send_file`] does without reading the file into memory of this process.
-pub const SENDS_FILES: bool = cfg!(target_os = "linux");
 
 /// Most bytes one call takes from a file, so that others get their turn, and a call that waits returns now and then.
 #[cfg(target_os = "linux")]
@@ -562,21 +439,6 @@ pub fn send_file(socket: &impl AsFd, range: &FileRange, more: More) -> io::Resul
     }
 }
 
-/// Sends from a file, which is read first; may take less than all of it.
-///
-/// # Errors
-/// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
-#[cfg(not(target_os = "linux"))]
-pub fn send_file(socket: &impl AsFd, range: &FileRange, _more: More) -> io::Result<usize> {
-    send_copy(socket, range)
-}
-
-fn send_copy(socket: &impl AsFd, range: &FileRange) -> io::Result<usize> {
-    let mut piece = vec![0; range.len().min(64 * 1024)];
-    let n = range.read(&mut piece)?;
-    SockRef::from(socket).send_with_flags(&piece[..n], NO_SIGNAL)
-}
-
 /// Whether calls on `socket` wait. For sockets a library owns.
 pub fn set_blocking(socket: &impl AsFd, blocking: Blocking) -> io::Result<()> {
     let mut never = libc::c_int::from(blocking == Blocking::Never);
@@ -592,9 +454,9 @@ pub fn confirm_end(_: &impl AsFd) -> io::Result<()> {
 }
 
 #[cfg(any(target_os = "macos", target_os = "ios"))]
-const NO_SIGNAL: i32 = 0; // the standard library ignores SIGPIPE
+pub(crate) const NO_SIGNAL: i32 = 0; // the standard library ignores SIGPIPE
 #[cfg(not(any(target_os = "macos", target_os = "ios")))]
-const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
+pub(crate) const NO_SIGNAL: i32 = libc::MSG_NOSIGNAL;
 
 #[cfg(target_os = "linux")]
 const HOLD: i32 = libc::MSG_MORE;
@@ -603,10 +465,6 @@ const HOLD: i32 = 0;
 
 fn in_progress(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::EINPROGRESS) || e.kind() == io::ErrorKind::WouldBlock
-}
-
-fn inet(addr: socket2::SockAddr) -> io::Result<SocketAddr> {
-    addr.as_socket().ok_or_else(|| io::Error::other("not an IPv4 or IPv6 address"))
 }
 
 #[cfg(target_os = "linux")]
@@ -629,50 +487,23 @@ fn set_int_option(
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether an error says that the process or the system ran out of descriptors or memory.
-///
-/// Such an error on accept is survived by waiting for a connection to close.
-pub fn is_exhaustion(e: &io::Error) -> bool {
-    is_out_of_descriptors(e) || is_out_of_memory(e)
-}
+/// `is_out_of_descriptors`.
+pub(crate) const NO_DESCRIPTORS: &[i32] = &[libc::EMFILE, libc::ENFILE];
+/// `is_out_of_memory`.
+pub(crate) const NO_MEMORY: &[i32] = &[NO_BUFFERS];
+/// `is_out_of_buffers`.
+pub(crate) const NO_BUFFERS: i32 = libc::ENOBUFS;
+/// `is_cancelled`.
+pub(crate) const CANCELLED: i32 = libc::ECANCELED;
 
-/// Whether an error says that the process or the system ran out of descriptors.
-pub fn is_out_of_descriptors(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
-}
-
-/// Whether an error says that the system has no memory for an operation: it may have some later.
-pub fn is_out_of_memory(e: &io::Error) -> bool {
-    e.kind() == io::ErrorKind::OutOfMemory || e.raw_os_error() == Some(libc::ENOBUFS)
-}
-
-/// Whether an error says that there is no buffer left, of the system or of what was provided to it.
-pub fn is_out_of_buffers(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(libc::ENOBUFS)
-}
-
-/// Whether an error says that an operation was asked to end, and did before it found anything.
-pub fn is_cancelled(e: &io::Error) -> bool {
-    e.kind() == io::ErrorKind::Interrupted || e.raw_os_error() == Some(libc::ECANCELED)
-}
-
-/// Whether a failed accept only concerns the one connection that went away meanwhile.
-///
-/// `accept(2)`: pending network errors of the new socket are passed on as errors of accept.
-pub fn is_lost_connection(e: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(e.kind(), ConnectionAborted | ConnectionReset | Interrupted)
-        || matches!(
-            e.raw_os_error(),
-            Some(
-                libc::EPROTO
-                    | libc::ENETDOWN
-                    | libc::ENOPROTOOPT
-                    | libc::EHOSTDOWN
-                    | libc::EHOSTUNREACH
-                    | libc::EOPNOTSUPP
-                    | libc::ENETUNREACH
-                    | libc::EPERM
-            )
-        )
-}
+/// What a failed accept says of a connection that went away.
+pub(crate) const LOST: &[i32] = &[
+    libc::EPROTO,
+    libc::ENETDOWN,
+    libc::ENOPROTOOPT,
+    libc::EHOSTDOWN,
+    libc::EHOSTUNREACH,
+    libc::EOPNOTSUPP,
+    libc::ENETUNREACH,
+    libc::EPERM,
+];

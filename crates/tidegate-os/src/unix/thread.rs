@@ -14,8 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::pages::{Pages, Residence};
 use super::process::ResourceLimit;
+use crate::pages::{Pages, Residence};
 
 /// What a thread runs.
 type ThreadBody = Box<dyn FnOnce() + Send>;

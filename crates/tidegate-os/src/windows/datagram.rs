@@ -15,20 +15,17 @@ use windows_sys::core::BOOL;
 
 use super::descriptor::{AsRawFd, OwnedFd, RawFd};
 use super::poll::{PollSet, Readiness};
-use super::socket::Blocking;
 use super::winsock::control;
-pub use crate::terms::{DatagramOptions, Joining, LARGEST_JOINED, LARGEST_PAYLOAD, PortSharing};
+use crate::datagram::{Arrival, OutgoingDatagram, prepare};
+use crate::socket::unsupported;
+use crate::terms::{DatagramOptions, LARGEST_JOINED, PortSharing};
 
 /// A UDP socket.
 #[derive(Debug)]
 pub struct DatagramSocket {
-    socket: Socket,
+    pub(crate) socket: Socket,
     /// A [`DatagramQueue`](super::overlapped::DatagramQueue) has it, or had.
     is_claimed: AtomicBool,
-}
-
-fn refused(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
 /// Whether several sockets can share a port and the datagrams that arrive there: `SO_REUSEADDR` delivers all of
@@ -39,7 +36,7 @@ impl DatagramSocket {
     /// Binds. Port 0 lets the system pick one.
     pub fn bind(addr: SocketAddr, port: PortSharing, options: &DatagramOptions) -> io::Result<Self> {
         if port == PortSharing::Shared {
-            return Err(refused("several sockets share a port on Unix only: use one thread"));
+            return Err(unsupported("several sockets share a port on Unix only: use one thread"));
         }
         let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
         prepare(&socket, options)?;
@@ -57,27 +54,17 @@ impl DatagramSocket {
 
     /// Refuses: no socket is handed over here.
     pub fn adopt(_: OwnedFd, _: &DatagramOptions) -> io::Result<Self> {
-        Err(refused("sockets are handed over on Unix only"))
+        Err(unsupported("sockets are handed over on Unix only"))
     }
 
     /// Refuses, too.
     pub fn share(&self) -> io::Result<OwnedFd> {
-        Err(refused("sockets are handed over on Unix only"))
+        Err(unsupported("sockets are handed over on Unix only"))
     }
 
     /// Refuses: see [`PortSharing::Shared`].
     pub fn share_port(&self) -> io::Result<()> {
-        Err(refused("several sockets share a port on Unix only: use one thread"))
-    }
-
-    /// The address it is bound to.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()?.as_socket().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
-    }
-
-    /// Bytes of kernel memory that may wait to be received (`SO_RCVBUF`).
-    pub fn receive_buffer(&self) -> io::Result<usize> {
-        self.socket.recv_buffer_size()
+        Err(unsupported("several sockets share a port on Unix only: use one thread"))
     }
 
     /// Wakes every thread that sleeps in a receive of this socket: it returns an [arrival](DatagramBuffer::get) from
@@ -112,7 +99,7 @@ impl DatagramSocket {
     ) -> io::Result<usize> {
         let Some(message) = messages.next() else { return Ok(0) };
         if message.segment.is_some() {
-            return Err(refused("the kernel cuts messages on Linux only"));
+            return Err(unsupported("the kernel cuts messages on Linux only"));
         }
         let sent = match message.to {
             Some(to) => self.socket.send_to(message.bytes, &to.into()),
@@ -132,7 +119,7 @@ impl DatagramSocket {
     /// would free what is the first one's.
     pub(super) fn claim(&self) -> io::Result<()> {
         if self.is_claimed.swap(true, Ordering::Relaxed) {
-            return Err(refused("the socket has a queue of operations, and cannot have a second one"));
+            return Err(unsupported("the socket has a queue of operations, and cannot have a second one"));
         }
         Ok(())
     }
@@ -157,11 +144,6 @@ impl DatagramSocket {
             Err(e) => Err(e),
         }
     }
-
-    /// A second handle to it, for a library that brings its own loop.
-    pub fn to_std(&self) -> io::Result<std::net::UdpSocket> {
-        Ok(self.socket.try_clone()?.into())
-    }
 }
 
 /// Whether an error says that an earlier datagram did not get where it was to go: no news of the socket (`recvfrom`,
@@ -185,38 +167,6 @@ impl AsRawFd for DatagramSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_raw_socket()
     }
-}
-
-fn prepare(socket: &Socket, options: &DatagramOptions) -> io::Result<()> {
-    if options.joining == Joining::On {
-        return probe_segments();
-    }
-    if let Some(bytes) = options.receive_buffer {
-        socket.set_recv_buffer_size(bytes)?;
-    }
-    if let Some(bytes) = options.send_buffer {
-        socket.set_send_buffer_size(bytes)?;
-    }
-    socket.set_write_timeout(options.send_timeout)?;
-    socket.set_nonblocking(options.blocking == Blocking::Never)
-}
-
-/// Whether several datagrams are sent and received as one: not here.
-pub fn probe_segments() -> io::Result<()> {
-    Err(refused("datagrams are joined and cut on Linux only"))
-}
-
-/// What one receive brought.
-#[derive(Clone, Copy, Debug)]
-pub struct Arrival<'a> {
-    /// Who sent it; `None` after [`DatagramSocket::wake_receivers`].
-    pub from: Option<SocketAddr>,
-    /// What was received.
-    pub bytes: &'a [u8],
-    /// Its length.
-    pub segment: usize,
-    /// It was longer than the room for it; the rest is lost.
-    pub truncated: bool,
 }
 
 /// Room for a received datagram.
@@ -254,17 +204,6 @@ impl DatagramBuffer {
             truncated: self.received > self.each,
         })
     }
-}
-
-/// One thing to send.
-#[derive(Clone, Copy, Debug)]
-pub struct OutgoingDatagram<'a> {
-    /// For whom; `None` on a connected socket.
-    pub to: Option<SocketAddr>,
-    /// All bytes.
-    pub bytes: &'a [u8],
-    /// Bytes of each datagram if there are several. Refused here.
-    pub segment: Option<u16>,
 }
 
 /// What one sending call needs besides the bytes: nothing here.

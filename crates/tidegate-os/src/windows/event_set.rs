@@ -241,8 +241,8 @@ impl EventSet {
 mod tests {
     use std::net::TcpStream;
 
-    use super::super::socket::{Blocking, ListenOptions};
     use super::*;
+    use crate::socket::{Blocking, ListenOptions};
 
     #[test]
     fn a_connection_is_reported_after_spurious_wakes() {

@@ -75,12 +75,6 @@ impl Events {
         Ok(Self { wake_event, shared: Arc::new(shared), joined: false, receives, free, handles })
     }
 
-    /// Wakes the thread that waits, from any thread.
-    pub fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
-        let wake_event = self.wake_event.clone();
-        move || wake_event.set()
-    }
-
     /// Appends what has ended, whether the wake event was set, and whether too few accepts are posted.
     fn collect(&self, operations: &Slab<PlacedOperation>, into: &mut VecDeque<usize>) {
         if self.wake_event.wait(Some(Duration::ZERO)) {
@@ -97,6 +91,11 @@ impl Events {
 
 impl Notifier for Events {
     type Acceptor = EventAcceptor;
+
+    fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
+        let wake_event = self.wake_event.clone();
+        move || wake_event.set()
+    }
 
     fn attach(&self, _: BorrowedFd<'_>, _: OfQueue) -> io::Result<()> {
         Ok(()) // each operation says where it reports
@@ -166,10 +165,5 @@ impl EventAcceptor {
     pub fn new(listener: Arc<Listener>) -> io::Result<Self> {
         let lookout = Lookout::new(listener.clone())?;
         Ok(Self { listener, lookout })
-    }
-
-    /// The listening socket.
-    pub fn listener(&self) -> &Listener {
-        &self.listener
     }
 }

@@ -26,11 +26,11 @@ use windows_sys::Win32::Foundation::HANDLE;
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::descriptor::{BorrowedFd, RawFd};
-use super::pages::Residence;
 pub use super::pool::Buffer;
 use super::pool::PoolId;
 use super::socket::Listener;
 use super::status;
+use crate::pages::Residence;
 pub use crate::payload::Payload;
 pub use crate::transmit::Parts;
 use crate::transmit::Transmission;
@@ -51,8 +51,10 @@ pub(super) use seal::OfQueue;
 /// How the kernel reports that an operation has ended: it reports the memory of a queue. Sealed.
 pub trait Notifier: Sized {
     /// Where accepts are posted.
-    type Acceptor;
+    type Acceptor: Send + Sync + 'static;
 
+    /// Wakes the thread that waits, from any thread.
+    fn wake_event(&self) -> impl Fn() + Send + Sync + 'static;
     /// Has operations of a socket reported here.
     fn attach(&self, socket: BorrowedFd<'_>, _: OfQueue) -> io::Result<()>;
     /// Prepares an operation that is about to be handed over.
@@ -71,6 +73,86 @@ pub trait Notifier: Sized {
     fn join(&mut self, acceptor: &Self::Acceptor);
     /// The listening socket behind an acceptor.
     fn listener(acceptor: &Arc<Self::Acceptor>) -> Arc<Listener>;
+}
+
+/// A thread's operations, each under a key: with those the kernel is asked to do something, and [`next`](Self::next)
+/// says what became of it.
+///
+/// A socket or buffer of another queue is a mistake of the caller: functions that take one panic then.
+pub trait OperationQueue {
+    /// A socket whose operations it reports. To be given back with [`close`](Self::close).
+    type Socket;
+    /// A buffer with what was received.
+    type Buffer;
+    /// Where accepts are posted.
+    type Acceptor: Send + Sync + 'static;
+
+    /// Wakes the thread that waits, from any thread.
+    fn wake_event(&self) -> impl Fn() + Send + Sync + 'static;
+    /// The listening socket behind an acceptor.
+    fn listener(acceptor: &Arc<Self::Acceptor>) -> Arc<Listener>;
+    /// A socket as it is for overlapped operations.
+    fn overlapped(socket: &Self::Socket) -> &OverlappedSocket;
+    /// Posts an accept, which completes then.
+    fn accept(&mut self, acceptor: &Arc<Self::Acceptor>, key: u64, at: AcceptAt);
+    /// Ends all accepts; each still completes, and its socket is closed then and not before.
+    fn stop_accepting(&self);
+    /// Ends accepts whose connection has been established for `limit` without a byte (`SO_CONNECT_TIME`); each
+    /// completes as aborted.
+    fn drop_silent(&self, limit: Duration);
+    /// Sockets that were accepted with once more since this was asked last, and why there will be no more, reported
+    /// once.
+    fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
+        (0, None)
+    }
+    /// Receives once.
+    fn receive(&mut self, socket: &Self::Socket, key: u64);
+    /// Receives once: what is there already, if no buffer is taken before data is there. To be called where an earlier
+    /// receive has left more.
+    fn receive_more(&mut self, socket: &Self::Socket, key: u64) {
+        self.receive(socket, key);
+    }
+    /// Whether the receive that filled this buffer may have left more for [`receive_more`](Self::receive_more).
+    fn may_have_left(&self, buffer: &Self::Buffer) -> bool {
+        let _ = buffer;
+        false
+    }
+    /// Waits until there is something to receive, or the end, and takes nothing: completes as a receive of nothing. A
+    /// queue that cannot receives it.
+    fn poll_readable(&mut self, socket: &Self::Socket, key: u64) {
+        self.receive(socket, key);
+    }
+    /// Ends the receives that are armed on a socket; they still complete. One that cannot be ended comes back with data,
+    /// or with the end of its socket.
+    fn stop_receiving(&self, socket: &Self::Socket) {
+        let _ = socket;
+    }
+    /// Ends everything that is in flight on a socket, or leaves that to its close.
+    fn stop_all(&self, socket: &Self::Socket) {
+        let _ = socket;
+    }
+    /// Sends it, or as much of it as one operation takes, behind what is in flight on the socket.
+    fn send(&mut self, socket: &Self::Socket, payload: Payload, key: u64);
+    /// Shuts the sending side down.
+    ///
+    /// # Errors
+    /// As `shutdown`.
+    fn finish_sending(&self, socket: &Self::Socket) -> io::Result<()>;
+    /// Closes; what is in flight comes back with an error.
+    fn close(&mut self, socket: Self::Socket, how: Closing);
+    /// Waits until something has ended, or an outcome is there anyway.
+    ///
+    /// # Errors
+    /// The system's.
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+    /// The next outcome. None is not the end: there is more after the next wait.
+    fn next(&mut self) -> Option<Done<Self::Socket, Self::Buffer>>;
+    /// The bytes in a buffer.
+    fn bytes<'a>(&'a self, buffer: &'a Self::Buffer) -> &'a [u8];
+    /// Takes a buffer back.
+    fn recycle(&mut self, buffer: Self::Buffer);
+    /// Whether receives take a buffer when they are armed ([`QueueSetup::posted`]), from now on.
+    fn set_posted(&mut self, posted: bool);
 }
 
 /// When an accept completes.
@@ -202,7 +284,8 @@ impl Operation {
     }
 }
 
-/// A socket whose operations a [`Queue`] reports; other queues refuse it. To be given back with [`Queue::close`].
+/// A socket whose operations a [`Queue`] reports; other queues refuse it. To be given back with
+/// [`OperationQueue::close`].
 pub struct OverlappedSocket {
     socket: Socket,
     /// The pool of its queue.

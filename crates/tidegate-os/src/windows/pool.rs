@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::pages::{Pages, Residence};
+use crate::pages::{Pages, Residence};
 
 /// A buffer out of a [`Pool`], with so many bytes received into it. Given back with [`Pool::recycle`].
 #[derive(Debug)]

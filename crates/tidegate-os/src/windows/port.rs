@@ -124,16 +124,15 @@ impl CompletionPort {
     pub(super) fn take_announced(&mut self) -> bool {
         std::mem::take(&mut self.announced)
     }
-
-    /// Wakes the thread that waits, from any thread.
-    pub fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
-        let handle = self.handle.clone();
-        move || handle.post(0)
-    }
 }
 
 impl Notifier for CompletionPort {
     type Acceptor = AcceptPort;
+
+    fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
+        let handle = self.handle.clone();
+        move || handle.post(0)
+    }
 
     fn attach(&self, socket: BorrowedFd<'_>, _: OfQueue) -> io::Result<()> {
         self.handle.attach(socket)
@@ -214,11 +213,6 @@ impl AcceptPort {
         let own = handle.clone();
         let porter = std::thread::Builder::new().name("tidegate-porter".into()).spawn(move || carry(&own))?;
         Ok(Self { listener, handle, lookout, porter: Some(porter) })
-    }
-
-    /// The listening socket.
-    pub fn listener(&self) -> &Listener {
-        &self.listener
     }
 }
 

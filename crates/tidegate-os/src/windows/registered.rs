@@ -16,9 +16,11 @@ use windows_sys::Win32::Networking::WinSock::{
 use windows_sys::Win32::System::IO::OVERLAPPED;
 
 use super::overlapped::{
-    self, AcceptAt, Closing, Done, Outcome, OverlappedSocket, Queue, QueueSetup, SocketKind,
+    self, AcceptAt, Closing, Done, Notifier, OperationQueue, Outcome, OverlappedSocket, Queue, QueueSetup,
+    SocketKind,
 };
 use super::port::{AcceptPort, CompletionPort};
+use super::socket::Listener;
 use super::winsock::{control, handle, last_error, start};
 use crate::endpoint::Endpoint;
 use crate::payload::Payload;
@@ -122,13 +124,6 @@ pub struct Registered {
     overlapped: OverlappedSocket,
 }
 
-impl Registered {
-    /// The socket.
-    pub fn socket(&self) -> &OverlappedSocket {
-        &self.overlapped
-    }
-}
-
 /// Bytes that were received: into registered memory, or with the accept.
 pub enum Bytes {
     /// Through a request.
@@ -168,26 +163,6 @@ impl RegisteredQueue {
         let notify = (look == NotifyMode::Notified).then(|| operations.notify().announce(&mut packet));
         let requests = Requests::new(functions, setup, notify)?;
         Ok(Self { requests, operations, look, _packet: packet })
-    }
-
-    /// How it is woken from other threads.
-    pub fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
-        self.operations.notify().wake_event()
-    }
-
-    /// Posts an accept; see [`Queue::accept`].
-    pub fn accept(&mut self, acceptor: &Arc<AcceptPort>, key: u64, at: AcceptAt) {
-        self.operations.accept(acceptor, key, at);
-    }
-
-    /// Ends all accepts; each still completes.
-    pub fn stop_accepting(&self) {
-        self.operations.stop_accepting();
-    }
-
-    /// Ends accepts whose connection has been established for `limit` without a byte.
-    pub fn drop_silent(&self, limit: Duration) {
-        self.operations.drop_silent(limit);
     }
 
     /// Makes a connection to `to`, after what is to be done `before` with its socket; the outcome comes under `key`.
@@ -234,14 +209,38 @@ impl RegisteredQueue {
             }
         }
     }
+}
 
-    /// Whether receives take a buffer when they are posted, from now on.
-    pub fn set_posted(&mut self, posted: bool) {
-        self.requests.set_posted(posted);
+impl OperationQueue for RegisteredQueue {
+    type Socket = Registered;
+    type Buffer = Bytes;
+    type Acceptor = AcceptPort;
+
+    fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
+        self.operations.wake_event()
     }
 
-    /// Receives once.
-    pub fn receive(&mut self, socket: &Registered, key: u64) {
+    fn listener(acceptor: &Arc<AcceptPort>) -> Arc<Listener> {
+        CompletionPort::listener(acceptor)
+    }
+
+    fn overlapped(socket: &Registered) -> &OverlappedSocket {
+        &socket.overlapped
+    }
+
+    fn accept(&mut self, acceptor: &Arc<AcceptPort>, key: u64, at: AcceptAt) {
+        self.operations.accept(acceptor, key, at);
+    }
+
+    fn stop_accepting(&self) {
+        self.operations.stop_accepting();
+    }
+
+    fn drop_silent(&self, limit: Duration) {
+        self.operations.drop_silent(limit);
+    }
+
+    fn receive(&mut self, socket: &Registered, key: u64) {
         if socket.overlapped.has_first() {
             self.operations.receive(&socket.overlapped, key);
         } else {
@@ -249,30 +248,21 @@ impl RegisteredQueue {
         }
     }
 
-    /// Sends as much of it as a buffer takes.
-    pub fn send(&mut self, socket: &Registered, payload: Payload, key: u64) {
+    fn send(&mut self, socket: &Registered, payload: Payload, key: u64) {
         self.requests.send(&socket.queue, payload, key);
     }
 
-    /// Shuts the sending side down.
-    ///
-    /// # Errors
-    /// As `shutdown`.
-    pub fn finish_sending(&self, socket: &Registered) -> io::Result<()> {
+    fn finish_sending(&self, socket: &Registered) -> io::Result<()> {
         self.operations.finish_sending(&socket.overlapped)
     }
 
-    /// Closes; what is in flight comes back with an error.
-    pub fn close(&mut self, socket: Registered, how: Closing) {
+    fn close(&mut self, socket: Registered, how: Closing) {
         self.operations.close(socket.overlapped, how);
         self.requests.close(socket.queue);
     }
 
-    /// Waits until something has ended. A queue that polls does not wait.
-    ///
-    /// # Errors
-    /// The completion queue is corrupt, or the port is.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    /// A queue that polls does not wait.
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.requests.collect()?;
         let timeout =
             if self.requests.has_ready() || self.look == NotifyMode::Polls || timeout == Some(Duration::ZERO)
@@ -289,12 +279,7 @@ impl RegisteredQueue {
         self.requests.collect()
     }
 
-    /// The next outcome.
-    #[allow(
-        clippy::should_implement_trait,
-        reason = "none is not the end: there is more after the next wait"
-    )]
-    pub fn next(&mut self) -> Option<Done<Registered, Bytes>> {
+    fn next(&mut self) -> Option<Done<Registered, Bytes>> {
         if let Some(rio::RioDone { key, outcome }) = self.requests.take() {
             let outcome = match outcome {
                 rio::RioOutcome::Received(outcome) => {
@@ -316,19 +301,21 @@ impl RegisteredQueue {
         Some(Done { key, outcome })
     }
 
-    /// The bytes in a buffer.
-    pub fn bytes<'a>(&'a self, bytes: &'a Bytes) -> &'a [u8] {
+    fn bytes<'a>(&'a self, bytes: &'a Bytes) -> &'a [u8] {
         match bytes {
             Bytes::Requested(buffer) => self.requests.bytes(buffer),
             Bytes::First(buffer) => self.operations.bytes(buffer),
         }
     }
 
-    /// Takes a buffer back.
-    pub fn recycle(&mut self, bytes: Bytes) {
+    fn recycle(&mut self, bytes: Bytes) {
         match bytes {
             Bytes::Requested(buffer) => self.requests.recycle(buffer),
             Bytes::First(buffer) => self.operations.recycle(buffer),
         }
+    }
+
+    fn set_posted(&mut self, posted: bool) {
+        self.requests.set_posted(posted);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::os::windows::io::{AsRawSocket, AsSocket, BorrowedSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -23,25 +22,21 @@ use super::descriptor::{AsRawFd, OwnedFd, RawFd};
 use super::event::EventObject;
 use super::extension;
 use super::messages::Turns;
-use super::poll::{PollSet, Readiness};
 use super::timed_send::TimedSend;
 use super::version;
 use super::winsock::{option, set_option};
 use crate::endpoint::Endpoint;
 use crate::file::FileRange;
 use crate::loopback::hasten_before;
-pub use crate::terms::{Blocking, ListenOptions, More};
-
-/// Whether this system can keep a connection back until its first data has arrived, for every way to accept. `AcceptEx`
-/// can, but that is the model's own.
-pub const DEFERS_ACCEPT: bool = false;
+use crate::socket::{beginning, fast_open, inet, inherited};
+use crate::terms::{Blocking, ListenOptions, More};
 
 /// A listening stream socket.
 ///
 /// Accepted sockets inherit the buffer sizes from it; `TCP_NODELAY` is set again on each.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Socket,
+    pub(crate) socket: Socket,
     /// The fast path was asked for and refused.
     slow_loopback: Option<io::Error>,
     /// Winsock reports its connections to one event, or one window: threads share the event and take turns with their
@@ -59,7 +54,7 @@ impl Listener {
         set_exclusive(&socket)?;
         inherited(&socket, options)?; // buffer sizes count for the handshake: before it listens
         socket.bind(&addr.into())?;
-        fast_open(options.fast_open)?;
+        fast_open(&socket, options.fast_open)?;
         let listen = || socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX));
         let ((), slow) =
             hasten_before(options.loopback, |code, on| extension::give(&socket, code, on), listen)?;
@@ -110,33 +105,11 @@ impl Listener {
         let socket = Socket::from(fd);
         check_listens(&socket)?;
         inherited(&socket, options)?;
-        fast_open(options.fast_open)?;
+        fast_open(&socket, options.fast_open)?;
         // It listens already; the option counts for what is accepted from now on (SIO_LOOPBACK_FAST_PATH, *Remarks*).
         let ((), slow) =
             hasten_before(options.loopback, |code, on| extension::give(&socket, code, on), || Ok(()))?;
         Ok(Self::new(socket, slow))
-    }
-
-    /// Whether a connection waits to be accepted, as of now. A failure to find out counts as no.
-    pub fn has_waiting(&self) -> bool {
-        let mut listener = PollSet::default();
-        listener.push(self.as_socket(), Readiness::READ);
-        listener.wait(Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
-    }
-
-    /// A second handle of the same socket.
-    pub fn share(&self) -> io::Result<OwnedFd> {
-        Ok(self.socket.try_clone()?.into())
-    }
-
-    /// Where it listens.
-    pub fn local_addr(&self) -> io::Result<Endpoint> {
-        local_endpoint(&self.socket)
-    }
-
-    /// Whether [`accept`](Self::accept) waits.
-    pub fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
-        self.socket.set_nonblocking(blocking == Blocking::Never)
     }
 
     /// Takes one connection; `blocking` says how the new socket behaves.
@@ -146,11 +119,6 @@ impl Listener {
         socket.set_nonblocking(blocking == Blocking::Never)?; // inherited otherwise
         socket.set_tcp_nodelay(true)?;
         Ok((Stream::new(socket), peer.as_socket()))
-    }
-
-    /// A second handle to it, for a library that brings its own loop.
-    pub fn to_std(&self) -> io::Result<std::net::TcpListener> {
-        Ok(self.socket.try_clone()?.into())
     }
 }
 
@@ -172,24 +140,6 @@ fn set_exclusive(socket: &Socket) -> io::Result<()> {
     set_option(socket, SO_EXCLUSIVEADDRUSE, &1i32)
 }
 
-/// What accepted sockets get from their listener.
-fn inherited(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
-    socket.set_tcp_nodelay(true)?;
-    if let Some(bytes) = options.send_buffer {
-        socket.set_send_buffer_size(bytes)?;
-    }
-    if let Some(bytes) = options.receive_buffer {
-        socket.set_recv_buffer_size(bytes)?;
-    }
-    match options.busy_poll {
-        Some(_) => Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "polling the network card (SO_BUSY_POLL) is for Linux only: leave busy_poll out",
-        )),
-        None => Ok(()),
-    }
-}
-
 /// Whether a socket from elsewhere is what it is said to be.
 fn check_listens(socket: &Socket) -> io::Result<()> {
     let wrong = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -207,15 +157,6 @@ fn check_listens(socket: &Socket) -> io::Result<()> {
     Ok(())
 }
 
-fn fast_open(queue: Option<NonZeroU32>) -> io::Result<()> {
-    match queue {
-        Some(_) => {
-            Err(io::Error::new(io::ErrorKind::Unsupported, "TCP Fast Open is for Linux only: leave it off"))
-        }
-        None => Ok(()),
-    }
-}
-
 /// Whether a send that took less than all has found out that there is no more room, and that room will be reported.
 /// Network events report room only after a send was refused (`WSAEventSelect`, *FD_WRITE*).
 pub const SHORT_SEND_MEANS_FULL: bool = false;
@@ -223,7 +164,7 @@ pub const SHORT_SEND_MEANS_FULL: bool = false;
 /// A connected stream socket, closed when dropped.
 #[derive(Debug)]
 pub struct Stream {
-    socket: Socket,
+    pub(crate) socket: Socket,
     /// For sends with a time limit. Dropped after the socket, whose close ends what is in flight.
     timed: OnceLock<TimedSend>,
 }
@@ -231,16 +172,6 @@ pub struct Stream {
 impl Stream {
     fn new(socket: Socket) -> Self {
         Self { socket, timed: OnceLock::new() }
-    }
-
-    /// Opens a socket towards `to` and, with [`Blocking::Never`], returns while the connection is
-    /// still being made: wait until it is writable, then ask [`take_error`](Self::take_error).
-    ///
-    /// `from` fixes the source address.
-    pub fn dial(to: &Endpoint, from: Option<SocketAddr>, blocking: Blocking) -> io::Result<Self> {
-        let stream = Self::unconnected(to, from)?;
-        stream.connect(to, blocking)?;
-        Ok(stream)
     }
 
     /// Connects a socket that is [`unconnected`](Self::unconnected); with [`Blocking::Never`] as [`dial`](Self::dial)
@@ -261,21 +192,6 @@ impl Stream {
             socket.bind(&from.into())?;
         }
         Ok(Self::new(socket))
-    }
-
-    /// The error a connection attempt ended with, if any; clears it.
-    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
-        self.socket.take_error()
-    }
-
-    /// The address of the other end.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        inet(self.socket.peer_addr()?)
-    }
-
-    /// Whether calls on it wait.
-    pub fn set_blocking(&self, blocking: Blocking) -> io::Result<()> {
-        self.socket.set_nonblocking(blocking == Blocking::Never)
     }
 
     /// How long a blocking send waits; `None` is for ever. Set once, before the first send. A send that took longer
@@ -327,12 +243,7 @@ impl Stream {
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
     pub fn send_file(&self, range: &FileRange, _more: More) -> io::Result<usize> {
-        self.send(&piece(range)?)
-    }
-
-    /// Ends the sending side; the peer reads end of stream after what was sent.
-    pub fn shutdown_send(&self) -> io::Result<()> {
-        self.socket.shutdown(std::net::Shutdown::Write)
+        self.send(&beginning(range)?)
     }
 
     /// Ends the receiving side; wakes a thread that sleeps in a receive.
@@ -344,27 +255,11 @@ impl Stream {
         unsafe { CancelIoEx(self.as_raw_fd() as HANDLE, std::ptr::null()) };
         ended
     }
-
-    /// Makes the coming close send a reset, which frees what the kernel still holds for sending.
-    pub fn reset_on_close(&self) -> io::Result<()> {
-        self.socket.set_linger(Some(Duration::ZERO))
-    }
-
-    /// The same socket for a library that brings its own loop.
-    pub fn into_std(self) -> std::net::TcpStream {
-        self.socket.into()
-    }
 }
 
 impl From<OwnedFd> for Stream {
     fn from(fd: OwnedFd) -> Self {
         Self::new(Socket::from(fd))
-    }
-}
-
-impl From<Stream> for OwnedFd {
-    fn from(stream: Stream) -> Self {
-        stream.socket.into()
     }
 }
 
@@ -401,26 +296,6 @@ pub fn local_endpoint(socket: &impl AsSocket) -> io::Result<Endpoint> {
     Ok(Endpoint::Tcp(inet(SockRef::from(socket).local_addr()?)?))
 }
 
-/// An endpoint as the system takes it. Fails if it cannot be one, such as a path that is too long.
-pub fn raw_address(of: &Endpoint) -> io::Result<socket2::SockAddr> {
-    of.sock_addr()
-}
-
-/// The address of this end of a connected socket; Unix sockets have none.
-pub fn local_addr(socket: &impl AsSocket) -> Option<SocketAddr> {
-    SockRef::from(socket).local_addr().ok()?.as_socket()
-}
-
-/// The address of the other end of a connected socket.
-pub fn peer_addr(socket: &impl AsSocket) -> io::Result<SocketAddr> {
-    inet(SockRef::from(socket).peer_addr()?)
-}
-
-/// Makes the coming close of `socket` send a reset. For sockets a library owns.
-pub fn reset_on_close(socket: &impl AsSocket) -> io::Result<()> {
-    SockRef::from(socket).set_linger(Some(Duration::ZERO))
-}
-
 /// What a receive of no bytes means: the end of the stream, or an error.
 ///
 /// Wine takes a reset off the socket while it waits for it, and then reports an end of the stream. It still knows
@@ -440,57 +315,17 @@ pub fn send_vectored(socket: &impl AsSocket, slices: &[IoSlice<'_>], _more: More
     SockRef::from(socket).send_vectored(slices)
 }
 
-/// Whether [`send_file`] does without reading the file into memory of this process.
-pub const SENDS_FILES: bool = false;
-
-/// Sends from a file, which is read first; may take less than all of it.
-///
-/// # Errors
-/// [`io::ErrorKind::UnexpectedEof`] if the file has become shorter, and what the system says.
-pub fn send_file(socket: &impl AsSocket, range: &FileRange, _more: More) -> io::Result<usize> {
-    SockRef::from(socket).send(&piece(range)?)
-}
-
-/// Its beginning.
-fn piece(range: &FileRange) -> io::Result<Vec<u8>> {
-    let mut piece = vec![0; range.len().min(64 * 1024)];
-    let n = range.read(&mut piece)?;
-    piece.truncate(n);
-    Ok(piece)
-}
-
-fn inet(addr: socket2::SockAddr) -> io::Result<SocketAddr> {
-    addr.as_socket().ok_or_else(|| io::Error::other("not an IPv4 or IPv6 address"))
-}
-
 /// What says that memory ran out: of Winsock, and of the system underneath, which completions report.
-const EXHAUSTED: [i32; 5] = [
-    WSAENOBUFS,
+pub(crate) const NO_MEMORY: &[i32] = &[
+    NO_BUFFERS,
     ERROR_NOT_ENOUGH_MEMORY as i32,
     ERROR_NO_SYSTEM_RESOURCES as i32,
     ERROR_NOT_ENOUGH_QUOTA as i32,
     ERROR_WORKING_SET_QUOTA as i32,
 ];
 
-/// Whether an error says that the process or the system ran out of descriptors or memory.
-///
-/// Such an error on accept is survived by waiting for a connection to close.
-pub fn is_exhaustion(e: &io::Error) -> bool {
-    is_out_of_descriptors(e) || is_out_of_memory(e)
-}
-
-/// Whether an error says that the system has no memory for an operation: it may have some later.
-pub fn is_out_of_memory(e: &io::Error) -> bool {
-    e.kind() == io::ErrorKind::OutOfMemory || e.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code))
-}
-
-/// Whether an error says that the process or the system ran out of descriptors.
-pub fn is_out_of_descriptors(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(WSAEMFILE)
-}
-
 /// What a failed accept says of a connection that went away.
-const LOST: [i32; 6] = [
+pub(crate) const LOST: &[i32] = &[
     WSAENETDOWN,
     WSAENETRESET,
     WSAENETUNREACH,
@@ -499,19 +334,12 @@ const LOST: [i32; 6] = [
     ERROR_OPERATION_ABORTED as i32,
 ];
 
-/// Whether an error says that there is no buffer left, of the system or of what was provided to it.
-pub fn is_out_of_buffers(e: &io::Error) -> bool {
-    e.raw_os_error() == Some(WSAENOBUFS)
-}
+/// `is_out_of_descriptors`.
+pub(crate) const NO_DESCRIPTORS: &[i32] = &[WSAEMFILE];
+/// `is_out_of_buffers`.
+pub(crate) const NO_BUFFERS: i32 = WSAENOBUFS;
+/// `is_cancelled`.
+pub(crate) const CANCELLED: i32 = ERROR_OPERATION_ABORTED as i32;
 
-/// Whether an error says that an operation was asked to end, and did before it found anything.
-pub fn is_cancelled(e: &io::Error) -> bool {
-    e.kind() == io::ErrorKind::Interrupted || e.raw_os_error() == Some(ERROR_OPERATION_ABORTED as i32)
-}
-
-/// Whether a failed accept only concerns the one connection that went away meanwhile.
-pub fn is_lost_connection(e: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
-    matches!(e.kind(), ConnectionAborted | ConnectionReset | Interrupted)
-        || e.raw_os_error().is_some_and(|code| LOST.contains(&code))
-}
+/// Nothing raises a signal here.
+pub(crate) const NO_SIGNAL: i32 = 0;

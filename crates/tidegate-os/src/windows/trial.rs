@@ -11,13 +11,13 @@ use bytes::Bytes;
 use super::events::{EventAcceptor, Events};
 use super::extension;
 use super::overlapped::{
-    AcceptAt, Buffer, Closing, Done, Notifier, Outcome, OverlappedSocket, Parts, Payload, Queue, QueueSetup,
-    SocketKind, is_aborted, is_open,
+    AcceptAt, Buffer, Closing, Done, Notifier, OperationQueue, Outcome, OverlappedSocket, Parts, Payload,
+    Queue, QueueSetup, SocketKind, is_aborted, is_open,
 };
-use super::pages::Residence;
 use super::port::{AcceptPort, CompletionPort};
-use super::socket::{ListenOptions, Listener};
 use crate::file::FileRange;
+use crate::pages::Residence;
+use crate::socket::{ListenOptions, Listener};
 
 /// Nothing here takes a second; a machine under load may take long.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use super::super::descriptor::BorrowedFd;
 use super::super::pool::Buffer;
-use super::super::socket::{confirm_end, is_exhaustion, is_lost_connection};
 use super::super::status;
 use super::calls::{connected, receive_now, update_accepted};
 use super::queue::Queue;
 use super::table::end_all;
 use super::{
-    BEHIND, Done, Notifier, Operation, OperationData, Outcome, OverlappedSocket, Payload, PendingAccept,
-    WOKEN,
+    BEHIND, Done, Notifier, Operation, OperationData, OperationQueue, Outcome, OverlappedSocket, Payload,
+    PendingAccept, WOKEN,
 };
+use crate::socket::{confirm_end, is_exhaustion, is_lost_connection};
 
 impl<N: Notifier> Queue<N> {
     /// Waits until something has ended, or an outcome is there anyway.

@@ -14,15 +14,15 @@ use windows_sys::Win32::Foundation::{HANDLE, STATUS_BUFFER_OVERFLOW};
 use windows_sys::Win32::Networking::WinSock::{SOCKADDR_INET, WSABUF, WSARecvFrom, WSASendTo};
 use windows_sys::Win32::System::IO::CancelIoEx;
 
-use super::super::datagram::{Arrival, DatagramSocket};
 use super::super::descriptor::AsRawFd;
-use super::super::pages::Residence;
 use super::super::pool::{Buffer, Pool};
 use super::super::status;
 use super::super::winsock::{check, handle};
 use super::calls::cancel;
 use super::table::{OperationTable, end_all};
 use super::{Notifier, Operation, OperationData, WOKEN, seal::OfQueue};
+use crate::datagram::{Arrival, DatagramSocket};
+use crate::pages::Residence;
 
 /// What the kernel may touch for an operation on datagrams.
 pub(in crate::windows) enum DatagramData {
@@ -315,11 +315,11 @@ mod tests {
     use std::net::{Ipv4Addr, UdpSocket};
     use std::time::Instant;
 
-    use super::super::super::datagram::{DatagramOptions, PortSharing};
     use super::super::super::events::Events;
     use super::super::super::port::CompletionPort;
-    use super::super::super::socket::Blocking;
     use super::*;
+    use crate::datagram::{DatagramOptions, PortSharing};
+    use crate::socket::Blocking;
 
     /// Nothing here takes a second; a machine under load may take long.
     const DEADLINE: Duration = Duration::from_secs(60);

@@ -23,8 +23,8 @@ use super::calls::{cancel, connected_for, domain};
 use super::sends::Sends;
 use super::table::OperationTable;
 use super::{
-    ADDRESS_BYTES, AcceptAt, Closing, Done, Notifier, Operation, OperationData, Outcome, OverlappedSocket,
-    PendingAccept, QueueSetup, SocketKind, seal::OfQueue,
+    ADDRESS_BYTES, AcceptAt, Closing, Done, Notifier, Operation, OperationData, OperationQueue, Outcome,
+    OverlappedSocket, Payload, PendingAccept, QueueSetup, SocketKind, seal::OfQueue,
 };
 use crate::endpoint::Endpoint;
 use crate::reuse::{self, Shelf};
@@ -80,7 +80,7 @@ impl<N: Notifier> Queue<N> {
     }
 
     /// Reports its completions.
-    pub fn notify(&self) -> &N {
+    pub(in crate::windows) fn notify(&self) -> &N {
         &self.table.notify
     }
 
@@ -96,27 +96,6 @@ impl<N: Notifier> Queue<N> {
         call: impl FnOnce(&mut Operation, &Pool, &Extensions) -> io::Result<()>,
     ) -> Result<usize, (OperationData, io::Error)> {
         self.table.submit(id, held, |operation| call(operation, &self.pool, &self.extensions))
-    }
-
-    /// Posts an accept, which completes then.
-    ///
-    /// With a socket that had a connection before, if one is kept. Should the system take none, none is kept from then
-    /// on.
-    pub fn accept(&mut self, acceptor: &Arc<N::Acceptor>, key: u64, at: AcceptAt) {
-        self.table.notify.join(acceptor);
-        let listener = &N::listener(acceptor);
-        let used = self.shelf.take();
-        let was_used = used.is_some();
-        let mut posted = self.post_accept(listener, key, at, used);
-        if was_used && let Err((held, why)) = posted {
-            self.release(held);
-            self.note_refusal(why);
-            posted = self.post_accept(listener, key, at, None);
-        }
-        if let Err((held, e)) = posted {
-            self.release(held);
-            self.fail(key, Outcome::Accepted(Err(e)));
-        }
     }
 
     fn post_accept(
@@ -228,31 +207,6 @@ impl<N: Notifier> Queue<N> {
         assert!(socket.pool == self.pool.id(), "a socket of another queue");
     }
 
-    /// Receives once.
-    ///
-    /// # Panics
-    /// The socket is another queue's: a mistake of the caller. So do all that take one, or a buffer.
-    pub fn receive(&mut self, socket: &OverlappedSocket, key: u64) {
-        self.check(socket);
-        if let Some(first) = socket.first.take() {
-            return self.ready.push_back(Done { key, outcome: Outcome::Received(Ok(Some(first))) });
-        }
-        let buffer = if self.pins() { self.pool.take() } else { None };
-        self.pinned += usize::from(buffer.is_some());
-        self.arm(socket, key, buffer);
-    }
-
-    /// Waits until there is something to receive, or the end, and takes nothing: completes as a receive of nothing.
-    pub fn poll_readable(&mut self, socket: &OverlappedSocket, key: u64) {
-        self.check(socket);
-        if socket.has_first() {
-            return self.ready.push_back(Done { key, outcome: Outcome::Received(Ok(None)) });
-        }
-        if let Some(polls) = self.arm(socket, key, None) {
-            polls.polls = true;
-        }
-    }
-
     /// Has the kernel receive into a buffer, or wait for data without one. The operation, if it was taken.
     fn arm(&mut self, socket: &OverlappedSocket, key: u64, buffer: Option<Buffer>) -> Option<&mut Operation> {
         let fd = socket.raw();
@@ -308,106 +262,9 @@ impl<N: Notifier> Queue<N> {
         self.pins() && !socket.has_first() && socket.armed.borrow().iter().all(fill)
     }
 
-    /// Receives once: what is there already, if no buffer is taken before data is there. To be called where an earlier
-    /// receive has left more.
-    ///
-    /// A send that is in flight on the socket has to be reported before what the peer answers, which is known of
-    /// operations only.
-    pub fn receive_more(&mut self, socket: &OverlappedSocket, key: u64) {
-        self.check(socket);
-        let at_once = !self.pins() && !socket.has_first() && !self.sends.are_in_flight(socket.raw());
-        match at_once.then(|| self.take_what_is_there(Some(socket.socket.as_socket()))) {
-            None => self.receive(socket, key),
-            Some(Err(e)) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ResourceBusy) => {
-                self.receive(socket, key);
-            }
-            Some(taken) => {
-                let outcome = self.filled(Some(socket.socket.as_socket()), taken);
-                self.ready.push_back(Done { key, outcome: Outcome::Received(outcome) });
-            }
-        }
-    }
-
-    /// Whether all of a buffer was filled, so that the receive may have left more.
-    pub fn is_full(&self, buffer: &Buffer) -> bool {
-        buffer.filled as usize == self.pool.bytes()
-    }
-
     /// An outcome without an operation.
     pub(super) fn fail(&mut self, key: u64, outcome: Outcome) {
         self.ready.push_back(Done { key, outcome });
-    }
-
-    /// Whether receives take a buffer when they are armed ([`QueueSetup::posted`]), from now on.
-    pub fn set_posted(&mut self, posted: bool) {
-        self.posted = posted;
-    }
-
-    /// Ends the receives that are armed on a socket; they still complete.
-    pub fn stop_receiving(&self, socket: &OverlappedSocket) {
-        self.check(socket);
-        for operation in socket.armed.borrow().iter().filter_map(|&place| self.table.operations.get(place)) {
-            // The place may have been given to another operation since; but no other socket has this handle while it is
-            // open.
-            if operation.is_armed_on(socket.raw()) {
-                cancel(&socket.socket, &operation.overlapped);
-            }
-        }
-    }
-
-    /// Ends everything that is in flight on a socket.
-    pub fn stop_all(&self, socket: &OverlappedSocket) {
-        // SAFETY: the socket is open. What is ended still completes.
-        unsafe { CancelIoEx(socket.raw() as HANDLE, std::ptr::null()) };
-    }
-
-    /// Ends all accepts; each still completes, and its socket is closed then and not before.
-    pub fn stop_accepting(&self) {
-        for (_, operation) in &self.table.operations {
-            if let OperationData::Accept(accept) = &operation.held {
-                cancel(&*accept.listener, &operation.overlapped);
-            }
-        }
-    }
-
-    /// Ends accepts whose connection has been established for `limit` without a byte (`SO_CONNECT_TIME`); each
-    /// completes as aborted.
-    pub fn drop_silent(&self, limit: Duration) {
-        for (_, operation) in &self.table.operations {
-            if let OperationData::Accept(accept) = &operation.held
-                && accept.first.is_some()
-                && connected_for(&accept.socket).is_some_and(|time| time >= limit)
-            {
-                cancel(&*accept.listener, &operation.overlapped);
-            }
-        }
-    }
-
-    /// Shuts the sending side down.
-    pub fn finish_sending(&self, socket: &OverlappedSocket) -> io::Result<()> {
-        socket.socket.shutdown(std::net::Shutdown::Write)
-    }
-
-    /// Closes; what is in flight comes back with an error.
-    pub fn close(&mut self, socket: OverlappedSocket, how: Closing) {
-        self.check(&socket);
-        let sends = self.sends.forget(socket.raw());
-        for &place in socket.armed.borrow().iter().chain(&sends) {
-            // The place may have been given to an operation of another socket since.
-            if let Some(operation) = self.table.operations.get_mut(place)
-                && operation.socket == Some(socket.raw())
-            {
-                operation.socket = None; // its handle may soon be another's
-            }
-        }
-        if let Some(first) = socket.first.take() {
-            self.recycle(first);
-        }
-        if how == Closing::Reset {
-            let _ = socket.socket.set_linger(Some(Duration::ZERO)); // it is closed either way
-        } else if socket.was_accepted && self.shelf.has_room() && sends.is_empty() {
-            self.disconnect(socket);
-        }
     }
 
     /// Has a socket disconnected, to be used again; if that cannot be, it is closed.
@@ -434,12 +291,6 @@ impl<N: Notifier> Queue<N> {
         }
     }
 
-    /// Sockets that were accepted with once more since this was asked last, and why there will be no more, reported
-    /// once.
-    pub fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
-        (self.shelf.take_used(), self.shelf.take_refusal())
-    }
-
     /// The sockets that accepts have which have not come back.
     #[cfg(test)]
     pub(in crate::windows) fn accept_sockets(&self) -> Vec<RawFd> {
@@ -452,12 +303,9 @@ impl<N: Notifier> Queue<N> {
 
     /// Of the pages that the kernel may touch: buffers, then operations.
     #[cfg(test)]
-    pub(in crate::windows) fn residences(&self) -> Vec<super::super::pages::Residence> {
+    pub(in crate::windows) fn residences(&self) -> Vec<crate::pages::Residence> {
         let operations = self.table.pages().iter();
-        std::iter::once(self.pool.pages())
-            .chain(operations)
-            .map(super::super::pages::Pages::residence)
-            .collect()
+        std::iter::once(self.pool.pages()).chain(operations).map(crate::pages::Pages::residence).collect()
     }
 
     /// Gives back what an operation had that was not taken.
@@ -476,14 +324,170 @@ impl<N: Notifier> Queue<N> {
             self.pool.recycle(buffer);
         }
     }
+}
 
-    /// The bytes in a buffer.
-    pub fn bytes(&self, buffer: &Buffer) -> &[u8] {
+impl<N: Notifier> OperationQueue for Queue<N> {
+    type Socket = OverlappedSocket;
+    type Buffer = Buffer;
+    type Acceptor = N::Acceptor;
+
+    fn wake_event(&self) -> impl Fn() + Send + Sync + 'static {
+        self.table.notify.wake_event()
+    }
+
+    fn listener(acceptor: &Arc<N::Acceptor>) -> Arc<Listener> {
+        N::listener(acceptor)
+    }
+
+    fn overlapped(socket: &OverlappedSocket) -> &OverlappedSocket {
+        socket
+    }
+
+    /// With a socket that had a connection before, if one is kept. Should the system take none, none is kept from then
+    /// on.
+    fn accept(&mut self, acceptor: &Arc<N::Acceptor>, key: u64, at: AcceptAt) {
+        self.table.notify.join(acceptor);
+        let listener = &N::listener(acceptor);
+        let used = self.shelf.take();
+        let was_used = used.is_some();
+        let mut posted = self.post_accept(listener, key, at, used);
+        if was_used && let Err((held, why)) = posted {
+            self.release(held);
+            self.note_refusal(why);
+            posted = self.post_accept(listener, key, at, None);
+        }
+        if let Err((held, e)) = posted {
+            self.release(held);
+            self.fail(key, Outcome::Accepted(Err(e)));
+        }
+    }
+
+    fn stop_accepting(&self) {
+        for (_, operation) in &self.table.operations {
+            if let OperationData::Accept(accept) = &operation.held {
+                cancel(&*accept.listener, &operation.overlapped);
+            }
+        }
+    }
+
+    fn drop_silent(&self, limit: Duration) {
+        for (_, operation) in &self.table.operations {
+            if let OperationData::Accept(accept) = &operation.held
+                && accept.first.is_some()
+                && connected_for(&accept.socket).is_some_and(|time| time >= limit)
+            {
+                cancel(&*accept.listener, &operation.overlapped);
+            }
+        }
+    }
+
+    fn take_reuse(&mut self) -> (u64, Option<io::Error>) {
+        (self.shelf.take_used(), self.shelf.take_refusal())
+    }
+
+    fn receive(&mut self, socket: &OverlappedSocket, key: u64) {
+        self.check(socket);
+        if let Some(first) = socket.first.take() {
+            return self.ready.push_back(Done { key, outcome: Outcome::Received(Ok(Some(first))) });
+        }
+        let buffer = if self.pins() { self.pool.take() } else { None };
+        self.pinned += usize::from(buffer.is_some());
+        self.arm(socket, key, buffer);
+    }
+
+    /// A send that is in flight on the socket has to be reported before what the peer answers, which is known of
+    /// operations only.
+    fn receive_more(&mut self, socket: &OverlappedSocket, key: u64) {
+        self.check(socket);
+        let at_once = !self.pins() && !socket.has_first() && !self.sends.are_in_flight(socket.raw());
+        match at_once.then(|| self.take_what_is_there(Some(socket.socket.as_socket()))) {
+            None => self.receive(socket, key),
+            Some(Err(e)) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ResourceBusy) => {
+                self.receive(socket, key);
+            }
+            Some(taken) => {
+                let outcome = self.filled(Some(socket.socket.as_socket()), taken);
+                self.ready.push_back(Done { key, outcome: Outcome::Received(outcome) });
+            }
+        }
+    }
+
+    fn may_have_left(&self, buffer: &Buffer) -> bool {
+        buffer.filled as usize == self.pool.bytes()
+    }
+
+    fn poll_readable(&mut self, socket: &OverlappedSocket, key: u64) {
+        self.check(socket);
+        if socket.has_first() {
+            return self.ready.push_back(Done { key, outcome: Outcome::Received(Ok(None)) });
+        }
+        if let Some(polls) = self.arm(socket, key, None) {
+            polls.polls = true;
+        }
+    }
+
+    fn stop_receiving(&self, socket: &OverlappedSocket) {
+        self.check(socket);
+        for operation in socket.armed.borrow().iter().filter_map(|&place| self.table.operations.get(place)) {
+            // The place may have been given to another operation since; but no other socket has this handle while it is
+            // open.
+            if operation.is_armed_on(socket.raw()) {
+                cancel(&socket.socket, &operation.overlapped);
+            }
+        }
+    }
+
+    fn stop_all(&self, socket: &OverlappedSocket) {
+        // SAFETY: the socket is open. What is ended still completes.
+        unsafe { CancelIoEx(socket.raw() as HANDLE, std::ptr::null()) };
+    }
+
+    fn send(&mut self, socket: &OverlappedSocket, payload: Payload, key: u64) {
+        self.send(socket, payload, key);
+    }
+
+    fn finish_sending(&self, socket: &OverlappedSocket) -> io::Result<()> {
+        socket.socket.shutdown(std::net::Shutdown::Write)
+    }
+
+    fn close(&mut self, socket: OverlappedSocket, how: Closing) {
+        self.check(&socket);
+        let sends = self.sends.forget(socket.raw());
+        for &place in socket.armed.borrow().iter().chain(&sends) {
+            // The place may have been given to an operation of another socket since.
+            if let Some(operation) = self.table.operations.get_mut(place)
+                && operation.socket == Some(socket.raw())
+            {
+                operation.socket = None; // its handle may soon be another's
+            }
+        }
+        if let Some(first) = socket.first.take() {
+            self.recycle(first);
+        }
+        if how == Closing::Reset {
+            let _ = socket.socket.set_linger(Some(Duration::ZERO)); // it is closed either way
+        } else if socket.was_accepted && self.shelf.has_room() && sends.is_empty() {
+            self.disconnect(socket);
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.wait(timeout)
+    }
+
+    fn next(&mut self) -> Option<Done> {
+        self.next()
+    }
+
+    fn bytes(&self, buffer: &Buffer) -> &[u8] {
         self.pool.received(buffer)
     }
 
-    /// Takes a buffer back.
-    pub fn recycle(&mut self, buffer: Buffer) {
+    fn recycle(&mut self, buffer: Buffer) {
         self.pool.recycle(buffer);
+    }
+
+    fn set_posted(&mut self, posted: bool) {
+        self.posted = posted;
     }
 }

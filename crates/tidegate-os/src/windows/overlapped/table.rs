@@ -11,9 +11,9 @@ use slab::Slab;
 use windows_sys::Win32::Foundation::ERROR_IO_PENDING;
 
 use super::super::descriptor::RawFd;
-use super::super::pages::{Pages, Residence};
 use super::seal::OfQueue;
 use super::{Notifier, Operation, OperationData};
+use crate::pages::{Pages, Residence};
 
 /// Bytes of pages that a table takes at a time: the system places pages at multiples of so many.
 const PIECE: usize = 64 * 1024;

@@ -19,7 +19,6 @@ use crate::engine::worker::admission::failure;
 use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase, Pinning};
 use crate::engine::worker::loop_state::LoopState;
-use crate::engine::worker::threads::rest_after_failed_wait;
 use crate::engine::worker::transport::Settled;
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::worker::view::View;
@@ -125,52 +124,6 @@ impl<P: CompletionDriver> CompletionLoop<P> {
     /// Whether there are other threads that accepted connections can be handed on to.
     fn has_partners(&self) -> bool {
         P::HANDS_ON && self.loop_state.worker.listens && self.loop_state.worker.threads > 1
-    }
-
-    fn run(&mut self) {
-        while !self.is_over() {
-            if let Err(e) = self.turn() {
-                rest_after_failed_wait("completions", &e);
-            }
-        }
-        if let Some(addresses) = &self.addresses {
-            addresses.set(self.loop_state.worker.index, None);
-        }
-        self.loop_state.worker.counters.accepts_posted.set(0); // those that are left end with the port
-        self.loop_state.shut();
-    }
-
-    /// Whether it was asked to stop, and its connections are gone. An accept that is still posted may bring one more.
-    pub(in crate::engine) fn is_over(&self) -> bool {
-        let may_accept = || !self.loop_state.out_of_time() && (self.accepts.are_posted() || self.is_owed());
-        let idle = self.loop_state.stop_at.is_some() && self.table.is_empty() && self.closing.is_empty();
-        // A batch that was full may have left a connection that was accepted.
-        idle && self.leaving == 0
-            && !may_accept()
-            && !self.loop_state.was_full()
-            && self.loop_state.may_leave()
-    }
-
-    /// Waits once, and does what follows.
-    pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
-        self.send_before_pause();
-        self.look_after_accepts();
-        self.count_accepts();
-        // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is
-        // over. But while accepting rests, because there are no descriptors, it cannot go on either.
-        let idle = self.table.is_empty() && self.closing.is_empty() && !self.loop_state.is_resting();
-        let looks = self.accepts.stopping || self.loop_state.was_full();
-        let ends = self.loop_state.stop_at.is_some() && (looks || idle);
-        let limit = self.loop_state.rest(ends, || self.port.now());
-        // While few are accepted at a time, a pause would let in as few.
-        let unfinished = self.sends > 0 || self.accepts.are_in_batches();
-        let pause = self.loop_state.coalesce(limit, unfinished, || self.port.now());
-        let waited = if pause.is_zero() { self.port.wait(limit) } else { self.port.wait_later(pause, limit) };
-        self.loop_state.woke(self.port.now());
-        self.sends = 0;
-        let (events, connections) = self.look_at_completions();
-        self.loop_state.batch(events, connections);
-        waited
     }
 
     /// Before a pause answers are sent, and what has completed with that is followed up: most sends have.
@@ -497,6 +450,47 @@ impl<P: CompletionDriver> CompletionLoop<P> {
 
 impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
     type Entry = CompletionEntry<P>;
+    const WAITS_FOR: &str = "completions";
+
+    fn is_over(&self) -> bool {
+        // An accept that is still posted may bring one more.
+        let may_accept = || !self.loop_state.out_of_time() && (self.accepts.are_posted() || self.is_owed());
+        let idle = self.loop_state.stop_at.is_some() && self.table.is_empty() && self.closing.is_empty();
+        // A batch that was full may have left a connection that was accepted.
+        idle && self.leaving == 0
+            && !may_accept()
+            && !self.loop_state.was_full()
+            && self.loop_state.may_leave()
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        self.send_before_pause();
+        self.look_after_accepts();
+        self.count_accepts();
+        // A stop without connections has nothing to sleep for: either accepts are to be asked to end again, or it is
+        // over. But while accepting rests, because there are no descriptors, it cannot go on either.
+        let idle = self.table.is_empty() && self.closing.is_empty() && !self.loop_state.is_resting();
+        let looks = self.accepts.stopping || self.loop_state.was_full();
+        let ends = self.loop_state.stop_at.is_some() && (looks || idle);
+        let limit = self.loop_state.rest(ends, || self.port.now());
+        // While few are accepted at a time, a pause would let in as few.
+        let unfinished = self.sends > 0 || self.accepts.are_in_batches();
+        let pause = self.loop_state.coalesce(limit, unfinished, || self.port.now());
+        let waited = if pause.is_zero() { self.port.wait(limit) } else { self.port.wait_later(pause, limit) };
+        self.loop_state.woke(self.port.now());
+        self.sends = 0;
+        let (events, connections) = self.look_at_completions();
+        self.loop_state.batch(events, connections);
+        waited
+    }
+
+    fn shut(&mut self) {
+        if let Some(addresses) = &self.addresses {
+            addresses.set(self.loop_state.worker.index, None);
+        }
+        self.loop_state.worker.counters.accepts_posted.set(0); // those that are left end with the port
+        self.loop_state.shut();
+    }
 
     fn parts(&mut self) -> (&mut LoopState, &mut Table<CompletionEntry<P>>) {
         (&mut self.loop_state, &mut self.table)
@@ -602,11 +596,6 @@ impl<P: CompletionDriver> LoopDriver for CompletionLoop<P> {
 /// What the simulation looks at between turns.
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 impl<P: CompletionDriver> CompletionLoop<P> {
-    /// What [`run`](Self::run) does at its end.
-    pub(in crate::engine) fn shut(&mut self) {
-        self.loop_state.shut();
-    }
-
     pub(in crate::engine) fn inspect(&mut self, mut look: impl FnMut(&P::Socket, View)) {
         for token in self.table.tokens() {
             if let Some(entry) = self.table.get_mut(token) {

@@ -29,8 +29,7 @@
 use std::io;
 
 use tidegate_os::overlapped::Queue;
-use tidegate_os::port::{AcceptPort, CompletionPort};
-use tidegate_os::waker::Waker;
+use tidegate_os::port::CompletionPort;
 
 use super::operations::OverlappedNotifier;
 use super::winsock::{Winsock, accept_port};
@@ -61,13 +60,5 @@ impl OverlappedNotifier for CompletionPort {
 
     fn open(events: usize) -> io::Result<Self> {
         Self::new(events)
-    }
-
-    fn hear(&self, waker: &Waker) {
-        waker.wake_with(self.wake_event());
-    }
-
-    fn has_waiting(acceptor: &AcceptPort) -> bool {
-        acceptor.listener().has_waiting()
     }
 }

@@ -21,9 +21,8 @@
 
 use std::io;
 
-use tidegate_os::events::{EventAcceptor, Events};
+use tidegate_os::events::Events;
 use tidegate_os::overlapped::Queue;
-use tidegate_os::waker::Waker;
 
 use super::operations::OverlappedNotifier;
 use super::winsock::{Winsock, event_acceptor};
@@ -53,13 +52,5 @@ impl OverlappedNotifier for Events {
 
     fn open(_events: usize) -> io::Result<Self> {
         Self::new()
-    }
-
-    fn hear(&self, waker: &Waker) {
-        waker.wake_with(self.wake_event());
-    }
-
-    fn has_waiting(acceptor: &EventAcceptor) -> bool {
-        acceptor.listener().has_waiting()
     }
 }

@@ -22,16 +22,11 @@
 //! (`WSA_FLAG_REGISTERED_IO`), which those of a plain accept are not. Wine has none of it: it was not run there.
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
 
-use tidegate_os::overlapped::{AcceptAt, Closing, Done, Payload, QueueSetup, SocketKind};
-use tidegate_os::port::AcceptPort;
-use tidegate_os::registered::{self, Bytes, NotifyMode, Registered, RegisteredQueue, RequestSetup};
-use tidegate_os::waker::Waker;
+use tidegate_os::overlapped::{QueueSetup, SocketKind};
+use tidegate_os::registered::{self, NotifyMode, Registered, RegisteredQueue, RequestSetup};
 
-use super::operations::{Operations, operations_of_queue};
+use super::operations::Operations;
 use super::winsock::{Winsock, accept_port};
 use crate::engine::completion::Setup;
 use crate::engine::{Availability, EngineConfig, EngineHandle, Model, capacity};
@@ -61,9 +56,6 @@ pub(crate) type Rio = Winsock<RegisteredQueue>;
 const SOCKETS: u32 = 1024;
 
 impl Operations for RegisteredQueue {
-    type Socket = Registered;
-    type Buffer = Bytes;
-    type Acceptor = AcceptPort;
     const ACCEPTS: usize = ACCEPTS_POSTED;
     const MOST_ACCEPTS: usize = usize::MAX;
 
@@ -91,37 +83,11 @@ impl Operations for RegisteredQueue {
         Ok((Self::new(&requests, &first, look)?, usize::MAX))
     }
 
-    fn hear(&self, waker: &Waker) {
-        waker.wake_with(self.wake_event());
-    }
-
     fn files(&self) -> FileSending {
         FileSending::Among // each is read into a registered buffer
-    }
-
-    fn has_waiting(acceptor: &AcceptPort) -> bool {
-        acceptor.listener().has_waiting()
     }
 
     fn connect(&mut self, dial: &Dial, transports: &Transports, key: u64) -> io::Result<Registered> {
         self.connect(&dial.to, dial.source, key, |socket| transports.hasten(socket))
     }
-
-    fn peer_addr(socket: &Registered) -> Option<SocketAddr> {
-        socket.socket().peer_addr()
-    }
-
-    fn local_addr(socket: &Registered) -> Option<SocketAddr> {
-        socket.socket().local_addr()
-    }
-
-    fn stop_receiving(&self, _: &Registered) {
-        // It comes back with data, or with the end of its socket.
-    }
-
-    fn stop_all(&self, _: &Registered) {
-        // Closing ends what is under way.
-    }
-
-    operations_of_queue!();
 }

@@ -124,7 +124,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
     }
 
     fn local_addr(socket: &O::Socket) -> Option<SocketAddr> {
-        O::local_addr(socket)
+        O::overlapped(socket).local_addr()
     }
 
     fn files(&self) -> FileSending {
@@ -132,7 +132,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
     }
 
     fn watch_waker(&mut self, waker: &Arc<Waker>) {
-        self.queue.hear(waker);
+        waker.wake_with(self.queue.wake_event());
     }
 
     fn accept_room(&self) -> usize {
@@ -174,7 +174,7 @@ impl<O: Operations> CompletionDriver for Winsock<O> {
     }
 
     fn has_waiting(acceptor: &Arc<O::Acceptor>) -> bool {
-        O::has_waiting(acceptor)
+        O::listener(acceptor).has_waiting()
     }
 
     fn reused(&mut self) -> u64 {
@@ -371,7 +371,7 @@ impl<O: Operations> Winsock<O> {
         self.posted -= 1;
         self.waiting -= usize::from(token(key) == AT_FIRST_DATA);
         let outcome = outcome.map(|socket| {
-            let peer = if self.addresses { O::peer_addr(&socket) } else { None };
+            let peer = if self.addresses { O::overlapped(&socket).peer_addr() } else { None };
             (socket, peer)
         });
         if key >> KIND_SHIFT == Kind::AcceptOne as u64 {

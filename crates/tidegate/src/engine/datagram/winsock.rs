@@ -55,7 +55,7 @@ impl<N: OverlappedNotifier> DatagramDriver for PostedDatagrams<N> {
     fn open(worker: &DatagramWorker, waker: &Arc<Waker>) -> io::Result<Self> {
         let (buffers, bytes) = (worker.policy.batch, worker.policy.buffer_bytes(worker.path));
         let notify = N::open(EVENTS)?;
-        notify.hear(waker);
+        waker.wake_with(notify.wake_event());
         Ok(Self {
             queue: DatagramQueue::new(notify, &worker.socket, buffers, bytes)?,
             receives: InOrder::default(),

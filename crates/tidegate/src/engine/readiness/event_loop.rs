@@ -19,7 +19,6 @@ use crate::engine::worker::command_queue::Accepted;
 use crate::engine::worker::loop_driver::{LoopDriver, Phase};
 use crate::engine::worker::loop_state::LoopState;
 use crate::engine::worker::rings::{AwakeLinks, WaitMode};
-use crate::engine::worker::threads::rest_after_failed_wait;
 use crate::engine::worker::transport::{Incoming, Settled, Transport};
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 use crate::engine::worker::view::View;
@@ -95,53 +94,6 @@ impl<P: Poller> ReadinessLoop<P> {
         };
         new.look_after_listener()?;
         Ok(new)
-    }
-
-    fn run(&mut self) {
-        while !self.is_over() {
-            if let Err(e) = self.turn() {
-                rest_after_failed_wait("sockets", &e);
-            }
-        }
-        self.loop_state.shut();
-    }
-
-    /// Whether it was asked to stop, and its connections are gone.
-    pub(in crate::engine) fn is_over(&self) -> bool {
-        self.loop_state.stop_at.is_some() && self.table.is_empty() && self.loop_state.may_leave()
-    }
-
-    /// Waits once, and does what follows.
-    pub(in crate::engine) fn turn(&mut self) -> io::Result<()> {
-        let busy = !self.again.is_empty() || !self.loop_state.commands.is_empty();
-        let rest = self.loop_state.rest(busy, || self.poller.now());
-        let (now, table) = (self.loop_state.now, &mut self.table);
-        let look = |&token: &Token, how| Some(table.get_mut(token)?.look(how));
-        let waited = match self.rings.before(rest, busy, now, look) {
-            WaitMode::Skip => Ok(()),
-            WaitMode::Wait(limit) => {
-                let limit = self.pause(limit);
-                let waited = self.poller.wait(limit, &mut self.events);
-                self.rings.asked(self.events.len());
-                waited
-            }
-        };
-        self.loop_state.woke(self.poller.now());
-        self.unfinished = false;
-        let events = self.events.len() + self.look_at_rings();
-        self.loop_state.batch(events, events);
-        let mut events = std::mem::take(&mut self.events);
-        for event in events.drain(..) {
-            self.report(event);
-            self.look_at_mail();
-        }
-        self.events = events;
-        self.look_again();
-        self.look_at_commands();
-        self.look_at_timers();
-        self.give_places();
-        self.look_after_listener()?;
-        waited
     }
 
     /// Lets events gather, if that is wanted; what is left of the time to wait.
@@ -458,6 +410,43 @@ fn settle_send<W: Transport>(
 
 impl<P: Poller> LoopDriver for ReadinessLoop<P> {
     type Entry = ReadinessEntry<Stream<P>>;
+    const WAITS_FOR: &str = "sockets";
+
+    fn is_over(&self) -> bool {
+        self.loop_state.stop_at.is_some() && self.table.is_empty() && self.loop_state.may_leave()
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        let busy = !self.again.is_empty() || !self.loop_state.commands.is_empty();
+        let rest = self.loop_state.rest(busy, || self.poller.now());
+        let (now, table) = (self.loop_state.now, &mut self.table);
+        let look = |&token: &Token, how| Some(table.get_mut(token)?.look(how));
+        let waited = match self.rings.before(rest, busy, now, look) {
+            WaitMode::Skip => Ok(()),
+            WaitMode::Wait(limit) => {
+                let limit = self.pause(limit);
+                let waited = self.poller.wait(limit, &mut self.events);
+                self.rings.asked(self.events.len());
+                waited
+            }
+        };
+        self.loop_state.woke(self.poller.now());
+        self.unfinished = false;
+        let events = self.events.len() + self.look_at_rings();
+        self.loop_state.batch(events, events);
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            self.report(event);
+            self.look_at_mail();
+        }
+        self.events = events;
+        self.look_again();
+        self.look_at_commands();
+        self.look_at_timers();
+        self.give_places();
+        self.look_after_listener()?;
+        waited
+    }
 
     fn parts(&mut self) -> (&mut LoopState, &mut Table<ReadinessEntry<Stream<P>>>) {
         (&mut self.loop_state, &mut self.table)
@@ -535,11 +524,6 @@ impl<P: Poller> LoopDriver for ReadinessLoop<P> {
 /// What the simulation looks at between turns.
 #[cfg(all(any(test, feature = "testing"), target_os = "linux", not(tidegate_loom)))]
 impl<P: Poller> ReadinessLoop<P> {
-    /// What [`run`](Self::run) does at its end.
-    pub(in crate::engine) fn shut(&mut self) {
-        self.loop_state.shut();
-    }
-
     pub(in crate::engine) fn inspect(&mut self, mut look: impl FnMut(&Stream<P>, View)) {
         for token in self.table.tokens() {
             if let Some(entry) = self.table.get_mut(token) {

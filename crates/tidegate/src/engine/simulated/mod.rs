@@ -49,16 +49,14 @@ use self::script::Script;
 use self::socket::{SimulatedSocket, SocketState};
 use self::world::{World, enter, with};
 use super::worker::balance::ThreadBalance;
+use super::worker::loop_driver::LoopDriver;
 use super::worker::transport::Transport;
 use super::{WorkerContext, completion as completes, readiness as readies};
 use crate::proto::erased::ErasedService;
 use crate::stats::{Counters, Stats, Writers, sum};
 
 /// A real loop over this world.
-trait Stepped {
-    fn turn(&mut self) -> io::Result<()>;
-    fn is_over(&self) -> bool;
-    fn shut(&mut self);
+trait Stepped: LoopDriver {
     /// What has to hold after each turn.
     fn inspect(&mut self, counters: &Counters);
     /// What has to hold when it is over.
@@ -69,18 +67,6 @@ trait Stepped {
 
 impl Stepped for readies::ReadinessLoop<readiness::SimPoller> {
     const EXACT: bool = true;
-
-    fn turn(&mut self) -> io::Result<()> {
-        self.turn()
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_over()
-    }
-
-    fn shut(&mut self) {
-        self.shut();
-    }
 
     fn inspect(&mut self, _: &Counters) {
         self.inspect(|socket, view| {
@@ -94,18 +80,6 @@ impl Stepped for readies::ReadinessLoop<readiness::SimPoller> {
 
 impl Stepped for completes::CompletionLoop<completion::SimPort> {
     const EXACT: bool = false;
-
-    fn turn(&mut self) -> io::Result<()> {
-        self.turn()
-    }
-
-    fn is_over(&self) -> bool {
-        self.is_over()
-    }
-
-    fn shut(&mut self) {
-        self.shut();
-    }
 
     fn inspect(&mut self, counters: &Counters) {
         self.inspect(|socket, view| with(|world| world.check_flying_view(socket, &view)));

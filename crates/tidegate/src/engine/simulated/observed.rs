@@ -72,7 +72,7 @@ impl Session for ObservedSession {
             world.count_open(self.id);
             let log = &mut world.sockets[self.id].log;
             log.token = Some(out.address().token);
-            (log.moved, log.took) = (now, now);
+            (log.moved, log.took) = (Some(now), Some(now));
             if log.opened.replace(now).is_some() {
                 world.fail(|| format!("session {} is opened twice", self.id));
             }
@@ -219,13 +219,13 @@ impl ObservedSession {
             let log = &mut socket.log;
             log.filled |= out.is_full();
             if was_empty {
-                log.took = now;
+                log.took = Some(now);
             }
             if log.flow != Flow::Shutdown || flow != Flow::Continue {
                 log.flow = flow;
             }
             if flow == Flow::Linger || log.lingers {
-                log.moved = now;
+                log.moved = Some(now);
             }
         });
         flow
@@ -275,20 +275,20 @@ impl World {
         while why == CloseReason::Finished && !is_empty(self) && self.take_next().is_some() {}
         let socket = &self.sockets[id];
         let log = &socket.log;
-        let timed = |since: Instant, after: Option<Duration>| {
+        let timed = |since: Option<Instant>, after: Option<Duration>| {
             // Who was kept waiting for memory is given the whole time anew once it has some.
-            let in_time = |after| socket.starved.is_some() || now <= since + after + TICK + self.slack;
-            after.is_some_and(|after| now >= since + after && in_time(after))
+            let in_time = |limit| socket.starved.is_some() || now <= limit + TICK + self.slack;
+            since.zip(after).is_some_and(|(since, after)| now >= since + after && in_time(since + after))
         };
         let lingers = log.flow == Flow::Linger || log.lingers;
         let empty = is_empty(self);
         let both_ended = socket.finished && socket.end_seen;
         let right = match why {
-            CloseReason::FirstByteTimeout => log.silent && timed(log.moved, policy.first_byte_timeout),
+            CloseReason::FirstByteTimeout => !log.has_received && timed(log.moved, policy.first_byte_timeout),
             CloseReason::IdleTimeout => timed(log.moved, policy.idle_timeout),
             // Who has to wait for a place to send is given the whole time once it has one.
             CloseReason::SendTimeout if policy.outstanding_sends.is_some() => {
-                !empty && policy.send_timeout.is_some_and(|after| now >= log.took + after)
+                !empty && log.took.zip(policy.send_timeout).is_some_and(|(took, after)| now >= took + after)
             }
             CloseReason::SendTimeout => !empty && timed(log.took, policy.send_timeout),
             CloseReason::MinRate => policy

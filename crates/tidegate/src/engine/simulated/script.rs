@@ -105,7 +105,7 @@ pub(super) struct Script {
 }
 
 /// One connection: the peer's part and the session's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ConnectionScript {
     pub(super) comes_at: Duration,
     /// Sizes of the kernel's buffers towards this end and towards the peer.
@@ -125,9 +125,10 @@ pub(super) struct ConnectionScript {
 }
 
 /// What a peer does when it has said everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Afterwards {
     /// Finishes sending, and goes on hearing.
+    #[default]
     Finishes,
     /// Closes, whatever it has not heard.
     Leaves,
@@ -136,15 +137,19 @@ pub(super) enum Afterwards {
 }
 
 /// How a peer takes what it is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Hearing {
+    #[default]
     Eager,
-    Slow { bytes: u64, pause_ms: u64 },
+    Slow {
+        bytes: u64,
+        pause_ms: u64,
+    },
     Never,
 }
 
 /// What a session does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Acts {
     /// Sends back what it is shown. `thrifty`: stops when its outbox is full, and leaves the rest.
     Echo { thrifty: bool },
@@ -170,6 +175,7 @@ pub(super) enum Acts {
     /// Is refused by the service.
     Refused,
     /// What somebody's own service does.
+    #[default]
     Foreign,
 }
 

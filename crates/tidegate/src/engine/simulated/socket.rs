@@ -36,9 +36,10 @@ fn byte(stream: u64, at: u64) -> u8 {
 }
 
 /// The state of this end's socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SocketState {
     /// Not accepted, or not dialled.
+    #[default]
     Away,
     /// The loop has it.
     Open,
@@ -82,7 +83,7 @@ pub(super) struct Taken {
 }
 
 /// One connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SimulatedSocket {
     pub(super) part: ConnectionScript,
     streams: (u64, u64),
@@ -144,7 +145,7 @@ pub(super) struct SimulatedSocket {
 }
 
 /// What the session has seen and done, against which the loop is held.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SessionLog {
     pub(super) token: Option<Token>,
     pub(super) opened: Option<Instant>,
@@ -166,73 +167,23 @@ pub(super) struct SessionLog {
     pub(super) drained: bool,
     pub(super) left: bool,
     /// When something last moved; when the peer last took something, or there was first something to take.
-    pub(super) moved: Instant,
-    pub(super) took: Instant,
-    pub(super) silent: bool,
+    pub(super) moved: Option<Instant>,
+    pub(super) took: Option<Instant>,
+    /// Something was received.
+    pub(super) has_received: bool,
     /// The poller would not take it.
     pub(super) unwatched: bool,
 }
 
 impl SimulatedSocket {
-    pub(super) fn new(id: usize, part: &ConnectionScript, start: Instant) -> Self {
+    pub(super) fn new(id: usize, part: &ConnectionScript) -> Self {
         let id = id as u64;
         let echoes = matches!(part.acts, Acts::Echo { .. });
         Self {
             part: part.clone(),
             streams: (2 * id, if echoes { 2 * id } else { 2 * id + 1 }),
-            server: SocketState::Away,
-            arrived: 0,
-            received: 0,
-            delivered: 0,
-            peer_ended: false,
-            end_seen: false,
-            taken: 0,
-            heard: 0,
-            confirmed: 0,
-            finished: false,
-            broken: None,
-            break_reported: false,
-            missed: None,
-            gone: false,
-            hearing: false,
-            saying: false,
-            no_space: false,
-            awaits_writable: 0,
-            edge: Edge::default(),
-            watched: None,
-            flying: Flying::default(),
-            order: Default::default(),
-            receives: 0,
-            short: [None; 2],
-            starved: None,
-            failures: 0,
-            pauses_until: [None; 2],
-            chained: false,
-            leaving: false,
-            resets: false,
-            log: SessionLog {
-                token: None,
-                opened: None,
-                closed: None,
-                dropped: false,
-                ended: false,
-                consumed: 0,
-                shown: 0,
-                written: 0,
-                flow: Flow::Continue,
-                lingers: false,
-                filled: false,
-                wants_look: false,
-                drained: false,
-                left: false,
-                moved: start,
-                took: start,
-                silent: true,
-                unwatched: false,
-            },
-            given: None,
-            asker: None,
             refusal: part.unreachable.then_some(Errno::CONNREFUSED),
+            ..Self::default()
         }
     }
 
@@ -384,9 +335,9 @@ impl World {
             self.expected.received += n;
         }
         let log = &mut socket.log;
-        log.silent = false;
+        log.has_received = true;
         if log.flow == Flow::Continue || log.flow == Flow::Shutdown {
-            log.moved = now;
+            log.moved = Some(now);
         }
         self.recovers(id);
     }
@@ -396,7 +347,7 @@ impl World {
         let now = self.now;
         let socket = &mut self.sockets[id];
         socket.confirmed += n;
-        (socket.log.moved, socket.log.took) = (now, now);
+        (socket.log.moved, socket.log.took) = (Some(now), Some(now));
         if n > 0 {
             self.recovers(id);
         }

@@ -71,7 +71,7 @@ impl World {
         self.note(|| format!("  {by:?} dials {id}, {} ({refusal:?}): {part:?}", dial.to));
         let says = exchanges.iter().map(|exchange| exchange.sends.len()).max().unwrap_or(0);
         self.most_turns += TURNS_FOR_A_BYTE * says as u64;
-        let mut socket = SimulatedSocket::new(id, &part, self.now);
+        let mut socket = SimulatedSocket::new(id, &part);
         (socket.asker, socket.refusal) = (Some(by.unwrap_or(0)), refusal);
         socket.given = Some(GivenBytes::new(exchanges, None));
         self.sockets.push(socket);

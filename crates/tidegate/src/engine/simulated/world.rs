@@ -185,7 +185,7 @@ impl World {
                 .parts
                 .iter()
                 .enumerate()
-                .map(|(id, part)| SimulatedSocket::new(id, part, start))
+                .map(|(id, part)| SimulatedSocket::new(id, part))
                 .collect(),
             upstreams: SimulatedUpstreams::default(),
             dialling: None,

@@ -11,6 +11,7 @@ use super::admission::Quota;
 use super::command_queue::{Accepted, Command};
 use super::loop_state::LoopState;
 use super::permits::ConnectionPermits;
+use super::threads::rest_after_failed_wait;
 use crate::policy::Policy;
 use crate::policy::pressure::{Candidate, Relief, victims};
 use crate::policy::sends::{EVENT_QUANTUM, GROUP_QUANTUM, RECEIVE_QUANTUM};
@@ -42,8 +43,9 @@ impl Phase {
 }
 
 /// How much memory operations in flight may pin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) enum Pinning {
+    #[default]
     Usual,
     /// As little as can be, because the kernel lacks memory.
     Least,
@@ -58,7 +60,26 @@ pub(in crate::engine) trait LoopEntry {
 /// What an event loop does between its events, the same whatever it waits with.
 pub(in crate::engine) trait LoopDriver {
     type Entry: LoopEntry;
+    /// What it waits for, for the log.
+    const WAITS_FOR: &str;
 
+    /// Runs it until it was asked to stop and its connections are gone.
+    fn run(&mut self) {
+        while !self.is_over() {
+            if let Err(e) = self.turn() {
+                rest_after_failed_wait(Self::WAITS_FOR, &e);
+            }
+        }
+        self.shut();
+    }
+    /// Whether it was asked to stop, and its connections are gone.
+    fn is_over(&self) -> bool;
+    /// Waits once, and does what follows.
+    fn turn(&mut self) -> io::Result<()>;
+    /// What it does at its end.
+    fn shut(&mut self) {
+        self.loop_state().shut();
+    }
     /// Other limits hold from now on: what the loop has reckoned from them is reckoned anew.
     fn limits_have_changed(&mut self) {}
     /// Its state, and all its connections.

@@ -1,6 +1,5 @@
 //! The port as the loop sees it: each call is checked, and becomes a submission.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -40,24 +39,12 @@ impl CompletionDriver for SimPort {
         let pool = setup.policy.buffers.next_power_of_two();
         let all = setup.share * (setup.dials_each + 1);
         let new = Self {
-            submissions: Vec::new(),
-            operations: Vec::new(),
-            orders: Vec::new(),
-            table: Vec::new(),
-            free: Vec::new(),
-            completed: VecDeque::new(),
             most: setup.policy.events_per_wait,
-            brought: 0,
-            closing: Vec::new(),
             buffers: pool,
             pool,
             buffer_bytes: setup.policy.buffer_bytes,
-            taken: 0,
             slots: all + SLACK,
-            accepts: 0,
-            stopping: false,
-            pinning: Pinning::Usual,
-            shortages: (0, 0),
+            ..Self::default()
         };
         Ok((new, all))
     }

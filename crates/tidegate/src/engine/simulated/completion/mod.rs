@@ -128,6 +128,7 @@ type Completed = (Option<usize>, Completion<SimPort>);
 const SLACK: usize = 64;
 
 /// A simulated kernel queue.
+#[derive(Default)]
 pub(super) struct SimPort {
     submissions: Vec<Submission>,
     operations: Vec<Operation>,

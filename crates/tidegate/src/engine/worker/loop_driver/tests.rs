@@ -28,6 +28,16 @@ impl LoopEntry for TestEntry {
 
 impl LoopDriver for TestLoop {
     type Entry = TestEntry;
+    const WAITS_FOR: &str = "nothing";
+
+    fn is_over(&self) -> bool {
+        self.loop_state.stop_at.is_some()
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        self.look_at_commands();
+        Ok(())
+    }
 
     fn parts(&mut self) -> (&mut LoopState, &mut Table<TestEntry>) {
         (&mut self.loop_state, &mut self.table)
@@ -81,7 +91,7 @@ fn loops_that_lack_memory_together_close_one_batch_in_each_interval() {
             one.relieve();
         }
         for one in &mut loops {
-            one.look_at_commands();
+            one.turn().expect("it waits for nothing");
         }
         loops.each_mut().map(|one| std::mem::take(&mut one.shed))
     };

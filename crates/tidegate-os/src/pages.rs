@@ -1,40 +1,49 @@
-//! Memory in whole pages, which can be kept from being paged out (`mmap(2)`, `mlock(2)`).
+//! Memory in whole pages, which can be kept from being paged out.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
+use crate::system::memory::{lock, map, unmap};
 pub use crate::terms::Residence;
-
-use super::call::check;
 
 /// Zeroed memory in whole pages; given back when dropped.
 #[derive(Debug)]
 pub struct Pages {
     at: NonNull<u8>,
     bytes: usize,
+    #[cfg(all(test, windows))]
+    residence: Residence,
 }
+
+// SAFETY: plain memory that nobody else knows; shared and exclusive access follow the borrow of the owner.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
 
 impl Pages {
     /// Maps `bytes` (more than none), rounded up to whole pages by the system.
     ///
     /// # Errors
-    /// `ENOMEM` when there is no memory or address space; with [`Residence::Locked`] also when RLIMIT_MEMLOCK is too
-    /// low, and `EPERM` when nothing may be locked.
+    /// When there is no memory or address space; with [`Residence::Locked`] also when RLIMIT_MEMLOCK is too low or
+    /// nothing may be locked, and on Windows when the working set cannot be raised by as much.
     pub fn new(bytes: usize, residence: Residence) -> io::Result<Self> {
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
-        // SAFETY: a fresh private mapping at an address the kernel picks overlaps nothing.
-        let at = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let pages = Self { at, bytes };
+        let pages = Self {
+            at: map(bytes)?,
+            bytes,
+            #[cfg(all(test, windows))]
+            residence,
+        };
         if residence == Residence::Locked {
-            // SAFETY: locking changes neither the contents nor the mapping.
-            check(unsafe { libc::mlock(pages.at.as_ptr().cast(), bytes) })?;
+            lock(&pages)?;
         }
         Ok(pages)
+    }
+
+    /// Whether they are locked.
+    #[cfg(all(test, windows))]
+    pub(crate) fn residence(&self) -> Residence {
+        self.residence
     }
 
     /// The first byte, for a kernel interface that is given addresses.
@@ -68,7 +77,7 @@ impl Drop for Pages {
     fn drop(&mut self) {
         if self.bytes > 0 {
             // SAFETY: mapped by `new` with this size, and no slice of it is alive: they borrow `self`.
-            unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
+            unsafe { unmap(self.at, self.bytes) };
         }
     }
 }
@@ -117,6 +126,14 @@ mod tests {
         }
         let pageable = Pages::new(64 * 4096, Residence::Pageable).unwrap();
         assert_eq!(locked_kib(&pageable), None);
+    }
+
+    #[test]
+    #[cfg(windows)]
+    fn pages_can_be_locked_past_the_first_working_set() {
+        // A process begins with a minimum working set of about 200 KiB.
+        let pages = Pages::new(4 << 20, Residence::Locked).unwrap();
+        assert_eq!(pages.len(), 4 << 20);
     }
 
     /// What is in memory of the mapping that has these pages, if it is locked. The sum of the process changes with
