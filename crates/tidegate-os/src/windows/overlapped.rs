@@ -122,8 +122,8 @@ pub trait OperationQueue {
     fn poll_readable(&mut self, socket: &Self::Socket, key: u64) {
         self.receive(socket, key);
     }
-    /// Ends the receives that are armed on a socket; they still complete. One that cannot be ended comes back with data,
-    /// or with the end of its socket.
+    /// Ends the receives that are armed on a socket; they still complete. One that cannot be ended comes back with
+    /// data, or with the end of its socket.
     fn stop_receiving(&self, socket: &Self::Socket) {
         let _ = socket;
     }
