@@ -67,14 +67,21 @@ impl PipePool {
 
     /// Takes a pipe back, or closes it: with its bytes, if there are any.
     fn give_back(&self, pipe: SplicePipe) {
-        if pipe.is_empty() && self.pipes.load(Relaxed) <= self.most.load(Relaxed) {
-            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-            if spare.len() < MOST_SPARE {
-                return spare.push(pipe);
-            }
+        if !self.keeps(pipe) {
+            self.pipes.fetch_sub(1, Relaxed);
         }
-        drop(pipe);
-        self.pipes.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether it is kept as a spare one; it is closed otherwise.
+    fn keeps(&self, pipe: SplicePipe) -> bool {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let keeps = pipe.is_empty()
+            && self.pipes.load(Relaxed) <= self.most.load(Relaxed)
+            && spare.len() < MOST_SPARE;
+        if keeps {
+            spare.push(pipe);
+        }
+        keeps
     }
 }
 
