@@ -1,7 +1,7 @@
 """What the scenarios that compare processor time have in common: a server on its own processor, its time, the turns.
 
-Counted is the time that the scheduler gave to the server's threads, and to those of its children
-(/proc/PID/task/*/schedstat, in nanoseconds), user and kernel.
+Counted is the processor time of the server's process and of its children (clock_getcpuclockid(3), in nanoseconds), user
+and kernel. Threads that have ended are included: workers of io_uring come and go.
 """
 
 import os
@@ -27,13 +27,9 @@ def need_two_processors():
         sys.exit("server and load need a processor each")
 
 
-def spent(tasks):
-    """Nanoseconds that the scheduler gave to these threads, each a folder of /proc."""
-    total = 0
-    for task in tasks:
-        with open(f"{task}/schedstat") as stat:
-            total += int(stat.read().split()[0])
-    return total
+def spent(processes):
+    """Nanoseconds of processor time of these processes, by number. One that has gone is an OSError."""
+    return sum(time.clock_gettime_ns((~process << 3) | 2) for process in processes)
 
 
 class Server:
@@ -44,6 +40,7 @@ class Server:
         words = [word.format(port=self.port, **places) for word in shlex.split(command)]
         self.command = shlex.join(words)
         self.process = subprocess.Popen(["taskset", "-c", cpu, *words], stdout=log, stderr=log)
+        self.measured = {self.process.pid}
         deadline = time.monotonic() + 20
         while True:
             try:
@@ -56,23 +53,28 @@ class Server:
                     sys.exit(f"{self.command} does not listen on port {self.port}")
                 time.sleep(0.05)
 
-    def tasks(self):
-        """All threads of the process and of its children."""
+    def processes(self):
+        """The process and its children."""
         processes = [self.process.pid]
         for process in processes:
             for task in os.listdir(f"/proc/{process}/task"):
-                task = f"/proc/{process}/task/{task}"
-                with open(f"{task}/children") as children:
-                    processes += [int(child) for child in children.read().split()]
-                yield task
+                try:
+                    with open(f"/proc/{process}/task/{task}/children") as children:
+                        processes += [int(child) for child in children.read().split()]
+                except (FileNotFoundError, ProcessLookupError):  # of /proc: when opened, and when read
+                    pass  # a thread that has ended; its time is that of its process
+        return processes
 
     def nanoseconds(self):
         try:
-            total = spent(self.tasks())
-        except (FileNotFoundError, ProcessLookupError):  # of /proc: when opened, and when read
-            self.check_alive()
-            sys.exit(f"a thread or child of {self.command} ended while it was measured, and its time with it")
+            processes = self.processes()
+            total = spent(processes)
+        except OSError:
+            processes, total = [], 0
         self.check_alive()  # what a dead one spent can be read until somebody waits for it
+        if not self.measured <= set(processes):
+            sys.exit(f"a child of {self.command} ended while it was measured, and its time with it")
+        self.measured = set(processes)
         return total
 
     def check_alive(self):
