@@ -210,7 +210,7 @@ fn connections_are_held_until_a_line_comes_and_not_longer() {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(11) {
         // The kernel may also overlook one while others come and go.
-        assert!((0..20).any(|_| open() == 4), "{} stand", open());
+        assert!((0..20).any(|_| open() == 4), "{} are established", open());
         std::thread::sleep(Duration::from_millis(50));
     }
     child.stdin.take().unwrap().write_all(b"\n").unwrap();

@@ -179,7 +179,7 @@ impl Server {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Stops it, and waits until all its threads stand still; `Signal::CONT` lets it go on.
+    /// Stops it, and waits until all its threads have stopped; `Signal::CONT` lets it go on.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         let status = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED).unwrap();

@@ -115,8 +115,8 @@ impl SocketFile {
     }
 }
 
-/// Device, inode, and when it was written last: a file system may give the inode again at once (ext4 does). Nobody writes
-/// to these files, so that is when they were made; not every system and C library knows the creation itself.
+/// Device, inode, and when it was written last: a file system may give the inode again at once (ext4 does). Nobody
+/// writes to these files, so that is when they were made; not every system and C library knows the creation itself.
 type Mark = (u64, u64, Option<SystemTime>);
 
 fn mark(path: &Path) -> io::Result<Mark> {

@@ -51,7 +51,7 @@ const TRIES: usize = 5;
 
 /// Whether it receives everything. An end is an error, unless the reader itself has paused for long.
 fn is_read_slowly(model: Model, policy: &Policy) -> bool {
-    let limit = policy.send_timeout.unwrap_or(kit::slow(LIMIT));
+    let limit = kit::slow(LIMIT);
     let server = kit::serve(model, policy.clone(), kit::sessions(|| Generous));
     let mut stream = kit::connect_narrow(server.local_addr());
     stream.write_all(b"go").expect("send");

@@ -17,8 +17,8 @@ const BUDGETS: [Duration; 2] = [Duration::from_micros(200), Duration::from_milli
 /// So many pauses are more than attempts to pause: they have been found to be worth it.
 const MANY: u64 = 100;
 const CALLERS: u64 = 12;
-/// How often, and for how long, a server is tried that may not get a processor in time: its first attempts to pause come
-/// within half a second, later ones at growing distances.
+/// How often, and for how long, a server is tried that may not get a processor in time: its first attempts to pause
+/// follow within half a second, later ones at growing distances.
 const TRIES: usize = 10;
 const EACH: Duration = Duration::from_secs(4);
 

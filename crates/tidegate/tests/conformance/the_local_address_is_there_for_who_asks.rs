@@ -70,7 +70,7 @@ fn case(model: Model) {
         for last in [2, 3] {
             client.dialler().dial(Dial::to(Endpoint::from(to(last)))).expect("dial");
         }
-        kit::until("both stand at both ends", || {
+        kit::until("both are established at both ends", || {
             sorted(&service.dialled).len() == 2 && sorted(&service.accepted).len() == 6
         });
         for (local, peer) in sorted(&service.dialled) {

@@ -18,7 +18,7 @@ pub fn was_reset(mut stream: &TcpStream) -> bool {
     cfg!(windows) && stream.write(&[]).is_err_and(|e| e.kind() == ErrorKind::ConnectionReset)
 }
 
-/// Sends all of it. Wine takes nothing now and then, and says so, which is no end.
+/// Sends all of it. Wine takes nothing now and then and returns 0, which is no end.
 pub fn send_all(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match stream.write(bytes) {
